@@ -56,7 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Removes the session's caches."""
     if cache := config.stash.get(_session_cache, None):
         shutil.rmtree(cache, ignore_errors=True)
 
@@ -72,11 +71,7 @@ def quick_scores() -> Iterator[None]:
 
 
 # Compilers, Java, builds of packages, and runs that are killed again and again.
-SLOW = (
-    "tasks/metrics/test_coco.py",
-    "test_packaging.py",
-    "test_torture.py",
-)
+SLOW = ("test_packaging.py", "test_torture.py")
 
 
 @pytest.hookimpl(tryfirst=True)

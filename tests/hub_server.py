@@ -1,13 +1,11 @@
 """A model hub on this machine: as much of the hub's protocol as its client uses to read.
 
 Files are served at a revision with entity tags and ranges, large ones through a redirect to a
-second address, as the hub's own storage does. A repository may be gated, and a connection slow or
-broken.
+second address, as the hub's own storage does. A repository may be gated, and a connection broken.
 """
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,21 +20,14 @@ LARGE = 1 << 16  # bytes from which on a file is stored elsewhere
 
 @dataclass
 class Repository:
-    """One repository with one commit.
+    """One commit of a repository."""
 
-    Attributes:
-        kind: ``models`` or ``datasets``.
-        name: owner and name.
-        files: content by path.
-        branches: names of the commit.
-        token: what a reader must send, if it is gated.
-    """
-
-    kind: str
-    name: str
+    kind: str  # models or datasets
+    name: str  # with the owner
     files: Mapping[str, bytes]
-    branches: tuple[str, ...] = ("main",)
-    token: str | None = None
+    branches: tuple[str, ...] = ("main",)  # names of the commit
+    token: str | None = None  # what a reader must send, if it is gated
+    commit: str = COMMIT
 
     def listed(self, path: str) -> dict[str, Any]:
         content = self.files[path]
@@ -52,24 +43,12 @@ def tag(content: bytes) -> str:
 
 @dataclass
 class Hub:
-    """The server's content, and what happened to it.
-
-    Attributes:
-        seen: method and path of every request.
-        delay: seconds before each answer.
-        breaks: how many answers of large files end half way from now on.
-    """
+    """The server's content, and what happened to it."""
 
     repositories: list[Repository]
     address: str = ""
-    seen: list[str] = field(default_factory=list)
-    sent: int = 0
-    delay: float = 0.0
-    breaks: int = 0
-
-    def find(self, kind: str, name: str) -> Repository | None:
-        found = (r for r in self.repositories if (r.kind, r.name) == (kind, name))
-        return next(found, None)
+    seen: list[str] = field(default_factory=list)  # method and path of every request
+    breaks: int = 0  # how many answers of large files end half way from now on
 
 
 @contextmanager
@@ -92,41 +71,40 @@ class _Handler(BaseHTTPRequestHandler):
     hub: Hub
 
     def do_GET(self) -> None:
-        time.sleep(self.hub.delay)
         self.hub.seen.append(f"{self.command} {self.path}")
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         if path == [""]:
             self.answer(200, b"a hub")
         elif path[0] == "storage":
             self.send_large(path[1])
         elif path[0] == "api":
-            self.describe(path[1:], body)
+            self.describe(path[1:])
         else:
             kind = "datasets" if path[0] == "datasets" else "models"
             self.resolve(kind, path[1:] if kind == "datasets" else path)
 
-    do_HEAD = do_POST = do_GET  # noqa: N815
+    do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, *words: Any) -> None:
         pass
 
     def repository(self, kind: str, name: str, revision: str) -> Repository | None:
         """Return a repository, or answer with the error that the hub has for this request."""
-        found = self.hub.find(kind, name)
-        if found is None:
+        commits = [r for r in self.hub.repositories if (r.kind, r.name) == (kind, name)]
+        token = commits[0].token if commits else None
+        if not commits:
             self.fail(401, "RepoNotFound", "Invalid username or password.")
-        elif found.token and self.headers.get("Authorization") != f"Bearer {found.token}":
+        elif token and self.headers.get("Authorization") != f"Bearer {token}":
             said = f"Access to {kind[:-1]} {name} is restricted. You must be authenticated."
             self.fail(401, "GatedRepo", said)
-        elif revision not in (*found.branches, COMMIT):
+        elif not (found := [r for r in commits if revision in (*r.branches, r.commit)]):
             self.fail(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         else:
-            return found
+            return found[0]
         return None
 
-    def describe(self, path: list[str], body: bytes) -> None:
-        """Answer api/KIND/OWNER/NAME[/revision/R | /tree/R/FOLDER | /paths-info/R]."""
+    def describe(self, path: list[str]) -> None:
+        """Answer api/KIND/OWNER/NAME[/revision/R | /tree/R/FOLDER]."""
         kind, name, rest = path[0], "/".join(path[1:3]), path[3:]
         what, revision = rest[0] if rest else "revision", rest[1] if len(rest) > 1 else "main"
         found = self.repository(kind, name, revision)
@@ -135,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         if what == "revision":
             siblings = [{"rfilename": file} for file in found.files]
             gated = "manual" if found.token else False
-            known = {"id": name, "sha": COMMIT, "siblings": siblings, "private": False}
+            known = {"id": name, "sha": found.commit, "siblings": siblings, "private": False}
             self.answer_json(known | {"gated": gated, "tags": [], "downloads": 0, "likes": 0})
         elif what == "tree":
             folder = "/".join(rest[2:])
@@ -147,15 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
             start = len(folder) + 1 if folder else 0
             direct = [f for f in inside if deep == "true" or "/" not in f[start:]]
             below = {f[: f.index("/", start)] for f in inside if "/" in f[start:]}
-            folders = [
-                {"type": "directory", "path": one, "oid": "0" * 40, "size": 0} for one in below
-            ]
+            about = {"type": "directory", "oid": "0" * 40, "size": 0}
+            folders = [{**about, "path": one} for one in below]
             self.answer_json([*folders, *map(found.listed, direct)])
-        elif what == "paths-info":
-            asked = parse_qs(body.decode()).get("paths") or json.loads(body or b"{}").get(
-                "paths", []
-            )
-            self.answer_json([found.listed(one) for one in asked if one in found.files])
         else:
             self.fail(404, "EntryNotFound", what)
 
@@ -173,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.fail(404, "EntryNotFound", f"{file} does not exist")
             return
         content = found.files[file]
-        known = {"X-Repo-Commit": COMMIT, "ETag": f'"{tag(content)[:40]}"'}
+        known = {"X-Repo-Commit": found.commit, "ETag": f'"{tag(content)[:40]}"'}
         if len(content) < LARGE:
             self.answer(200, content, known)
             return
@@ -192,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.breaks and self.command == "GET":
             self.hub.breaks -= 1
             self.send(status, known | {"Content-Length": str(len(part))})
-            self.write(part[: len(part) // 2])
+            self.wfile.write(part[: len(part) // 2])
             self.close_connection = True
             return
         self.answer(status, part, known)
@@ -207,14 +179,10 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, status: int, content: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send(status, {"Content-Length": str(len(content)), **(headers or {})})
         if self.command != "HEAD":
-            self.write(content)
+            self.wfile.write(content)
 
     def send(self, status: int, headers: Mapping[str, str]) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-
-    def write(self, content: bytes) -> None:
-        self.hub.sent += len(content)
-        self.wfile.write(content)

@@ -13,7 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+from typer.testing import CliRunner, Result
 
 # A server that is started once for each of pytest's workers, and ends with it.
 _SERVER = multiprocessing.get_context("forkserver")
@@ -35,6 +37,8 @@ _SERVER.set_forkserver_preload(
 class Forked:
     """A function, running in a process of its own; killed at the end of a ``with`` block."""
 
+    started: ClassVar[list["Forked"]] = []
+
     def __init__(self, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
         self._said = tempfile.TemporaryDirectory()
         self._files = [Path(self._said.name, name) for name in ("output", "errors")]
@@ -43,6 +47,7 @@ class Forked:
             file.touch()
         self._process = _SERVER.Process(target=_call, args=call, daemon=True)
         self._process.start()
+        self.started.append(self)
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +58,6 @@ class Forked:
 
     @property
     def pid(self) -> int | None:
-        """The number of the process."""
         return self._process.pid
 
     @property
@@ -63,7 +67,6 @@ class Forked:
 
     @property
     def said(self) -> list[str]:
-        """Standard output and standard error so far."""
         return [file.read_text() for file in self._files]
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = 120) -> None:
@@ -80,7 +83,6 @@ class Forked:
         self._process.join()
 
     def finish(self, seconds: float = 240) -> "subprocess.CompletedProcess[str]":
-        """Wait for the end; return its status and output."""
         self._process.join(seconds)
         assert self.status is not None, f"it runs for more than {seconds} s"
         return subprocess.CompletedProcess([], self.status, *self.said)
@@ -89,6 +91,19 @@ class Forked:
 def command(arguments: Sequence[str], cwd: Path) -> Forked:
     """Start ``dpft ARGUMENTS`` in that folder."""
     return Forked(dpft_in, list(arguments), cwd)
+
+
+def invoke(*arguments: object) -> Result:
+    """Run a command to its end in this process."""
+    from dpft.cli.app import app
+
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def end_all() -> None:
+    """Kill all processes that were started before, unless they have ended."""
+    while Forked.started:
+        Forked.started.pop().__exit__()
 
 
 def dpft(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":

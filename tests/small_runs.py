@@ -13,6 +13,7 @@ from dpft.tasks import load_task
 from dpft.training.progress import Progress
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
+from dpft.training.trackers import Tracking
 
 WORDS = [
     "task=sst2",
@@ -45,12 +46,27 @@ def ready(run: Run, cohort=None) -> Iterator[tuple[Prepared, runs.RunDirectory, 
             prepared.parts.clipper.close()
 
 
+@contextmanager
+def session(run: Run, cohort=None) -> Iterator[Session]:
+    """A run before its first step, with its tracker if it has one."""
+    with ready(run, cohort) as (prepared, directory, progress):
+        tracking = Tracking.of(run, directory, progress.warn) if run.track.name != "none" else None
+        with (
+            tracking or nullcontext() as tracker,
+            Session(run, prepared, directory, progress, tracker) as begun,
+        ):
+            yield begun
+
+
 def trained(run: Run, cohort=None) -> Prepared:
     """All steps taken, neither decoded nor recorded."""
-    with ready(run, cohort) as (prepared, directory, progress):
-        with Session(run, prepared, directory, progress) as session:
-            session.train()
-        return prepared
+    with session(run, cohort) as begun:
+        begun.train()
+        return begun.prepared
+
+
+class Killed(BaseException):
+    """In place of a kill: nothing may catch it."""
 
 
 def release_noise_alone(monkeypatch) -> None:

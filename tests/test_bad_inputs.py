@@ -1,5 +1,8 @@
 """Wrong commands, files and models: one message that says what to type; nothing is started."""
 
+import gzip
+from contextlib import suppress
+
 import pytest
 from typer.testing import CliRunner
 
@@ -7,6 +10,12 @@ from dpft.cli.app import app
 from dpft.cli.guard import guarded
 from dpft.cli.train import execute
 from dpft.config.compose import compose
+from dpft.config.errors import ModelError
+from dpft.config.folder import choices, settings_of
+from dpft.config.schema import Model, build
+from dpft.models.architecture import KINDS, kind_of
+from dpft.models.load import find
+from dpft.models.needs import Needs, check_choice
 
 # What is typed, and a part of the message. Wrong values of settings: tests/config/test_schema.py.
 COMMANDS = {
@@ -23,6 +32,19 @@ COMMANDS = {
     "score task=sst2 predictions=nowhere": "nowhere: No such file",
     "train audit=bonud task=e2e": "audit is 'bonud'; did you mean 'bound'?",
     "nope": "No such command",
+    "account eps=1e3,1e5": "dpft sweep eps=1e3,1e5, for a list 'eps=[1e3,1e5]'",
+    "account eps = 3": "expected NAME=VALUE without blanks",
+    "validate model=GPT2": "did you mean 'gpt2'?",
+    "validate task.sorce=sample": "did you mean 'task.source'?",
+    "validate eps=3 privacy.epsilon=5": "two values of one setting",
+    "validate audit=canary audit.repetitions=2000000": "less than or equal to 1000000",
+    "validate clip=flat_adaptive clip.quantile_budget=0.999999": "less than or equal to 0.9",
+    "validate decode.beams=5000": "less than or equal to 1000",
+    "validate task=classification task.classes=[true,false]": "true and false in quotes",
+    "score run predictions=rows.jsonl": "as in dpft score task=e2e predictions=FILE",
+    "export rum": "did you mean 'run'?",
+    "validate resume=rum": "did you mean 'run'?",
+    "predict rows.csv run": "'rows.csv' is a file",
 }
 
 
@@ -42,8 +64,10 @@ def _no_hub(monkeypatch):
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_wrong_command_is_one_message(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "rows.csv").touch()
     assert COMMANDS[line] in message(CliRunner().invoke(app, line.split()))
-    assert not list(tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 CSV = "text,label\n" + "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40))
@@ -53,6 +77,15 @@ FILES = {
     "column.csv": (CSV.replace("label", "kind"), "Type task.label_column=NAME"),
     "line.jsonl": ('{"text": "a", "label": "a"}\nnot json\n', "line 2: Expecting value"),
     "sheet.xlsx": ("PK", "has suffix '.xlsx'; expected one of"),
+    "case.csv": (CSV.replace("label", "Label"), "Type task.label_column=Label"),
+    "blank.csv": (CSV.replace(",label", ", label"), """Type 'task.label_column=" label"'"""),
+    "mixed.csv": (CSV.encode() + b"gr\xfcn,a\n" + "grün,b\n".encode(), "other lines are: convert"),
+    "latin.csv": (CSV.encode() + b"gr\xfcn,a\n", "type iconv -f cp1252 -t utf-8"),
+    "wide.csv": (CSV.encode("utf-16-le"), "type iconv -f utf-16le -t utf-8"),
+    "packed.csv": (gzip.compress(CSV.encode()), "type gunzip -c"),
+    "book.csv": (b"PK\x03\x04\xa0", "save the workbook as CSV UTF-8"),
+    "pointer.csv": ("version https://git-lfs.github.com/spec/v1\n", "type git lfs pull"),
+    "page.csv": ("<!DOCTYPE html>\n", "is a web page"),
     "role.chat.jsonl": ('{"messages": [{"role": "bot", "content": "x"}]}\n', "bot"),
 }
 
@@ -61,7 +94,7 @@ FILES = {
 def test_a_wrong_file_is_one_message(name, tmp_path):
     content, said = FILES[name]
     file = tmp_path / name
-    file.write_text(content)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
     own = ["chat"] if "chat" in name else ["classification", "task.classes=[a,b]"]
     typed = ["data", "check", *own, f"task.train_file={file}", "task.test_share=0.2"]
     printed = message(CliRunner().invoke(app, typed))
@@ -72,6 +105,11 @@ def test_a_wrong_file_is_one_message(name, tmp_path):
 MODELS = {
     "model=custom model.path=nowhere": "no folder of that name here",
     "model=custom model.path=broken": "expected a model in save_pretrained form",
+    "model=custom model.path=adapter": "it is an adapter: merge it with its base model first",
+    "model=gpt2": "Expected one of model=bert-base, bert-large, minilm, roberta",
+    "model=t5-small": "does not do what this task needs: 60.5 million parameters, writes text",
+    "ranks=1000": "expected one process for each GPU, or core: type ranks=",
+    "adapt=lora adapt.rank=1000": "expected at most 64, the size of a layer",
     "device=cuda:9": "type device=cpu",
     "optim.batch_size=500": "type optim.batch_size=8",
     "task.max_length=100000": "type task.max_length=512",
@@ -94,6 +132,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.csv").write_text(CSV)
     (tmp_path / "broken").mkdir()
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").touch()
     (tmp_path / "broken/config.json").write_text("{")
     return tmp_path
 
@@ -111,3 +151,34 @@ def test_a_run_that_cannot_start_is_one_message(words, here, capsys):
     # Nothing was spent, so nothing is left.
     assert [path for path in here.iterdir() if path not in before] in ([], [here / "runs"])
     assert not any(path.is_file() for path in here.glob("runs/*/*"))
+
+
+@pytest.mark.parametrize("name", [n for n in choices("model") if n.startswith("random-")])
+def test_what_a_model_is_said_to_do_is_what_it_can_do(name):
+    model = build(Model, settings_of("model", name), "model")
+    config = find(model).config()
+    for kind, source in [*((kind, False) for kind in KINDS), ("causal", True)]:
+        needs, fitting = Needs(kind, source=source), []
+        for check, given in ((check_choice, (model, needs)), (kind_of, (model, needs, config))):
+            with suppress(ModelError):
+                check(*given)
+                fitting.append(check)
+        assert fitting in ([], [check_choice, kind_of]), needs
+
+
+def test_classes_may_be_typed_as_numbers(here):
+    typed = ["classification", "task.train_file=own.csv", "task.test_share=0.2"]
+    (here / "own.csv").write_text(CSV.replace(",a\n", ",0\n").replace(",b\n", ",1\n"))
+    result = CliRunner().invoke(app, ["data", "check", *typed, "task.classes=[0,1]"])
+    assert "labels: 0 " in result.output, result.output
+
+
+def test_classes_that_no_score_can_be_trusted_of_are_named(here):
+    """Before the budget is spent; how many records each class has in training stays private."""
+    (here / "own.csv").write_text(CSV.replace("text 3,b", "text 3,c"))
+    own = ["classification", "task.train_file=own.csv", "task.test_file=few.csv"]
+    (here / "few.csv").write_text("text,label\n" + "x,a\n" * 3 + "y,b\n" * 2)
+    result = CliRunner().invoke(app, ["data", "check", *own, "task.classes=[a,b,c,d]"])
+    said = " ".join(result.output.split())
+    assert "classes without a training record: d" in said
+    assert "classes of which at most 2 records are scored: b (2), c (0), d (0)" in said

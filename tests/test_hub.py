@@ -16,6 +16,7 @@ import dpft
 from tests.hub_server import COMMIT, LARGE, Hub, Repository, serving
 
 SAMSUM = "knkarthick/samsum"
+OLDER = "01de" + "0" * 36
 SHORT = [
     "task=e2e", "task.source=hub", "model=gpt2", "eps=3", "optim.batch_size=8", "optim.steps=2",
     "task.limit_eval=2", "decode=greedy", "decode.max_new_tokens=3", "threads=1",
@@ -63,6 +64,7 @@ def hub(model):
     sentences = [{"sentence": f"film {n}", "label": n % 2, "idx": n} for n in range(40)]
     splits = ("train", "validation", "test")
     e2e = {f"default/{split}/0000.parquet": parquet(described) for split in splits}
+    older = {**e2e, "default/train/0000.parquet": parquet(described[:30])}
     glue = {f"sst2/{split}-00000-of-00001.parquet": parquet(sentences) for split in splits}
     files = "".join(f"  - split: {one}\n    path: sst2/{one}-*\n" for one in splits)
     glue["README.md"] = f"---\nconfigs:\n- config_name: sst2\n  data_files:\n{files}---\n".encode()
@@ -72,8 +74,10 @@ def hub(model):
     talks = {f"data/{split}-00000-of-00001.parquet": parquet(talk) for split in splits}
     with serving(
         Repository("models", "openai-community/gpt2", model),
+        Repository("models", "openai-community/gpt2", model, ("v1",), commit=OLDER),
         Repository("models", "owner/gated", model, token="hf_secret"),
         Repository("datasets", "tuetschek/e2e_nlg", e2e, branches=("refs/convert/parquet",)),
+        Repository("datasets", "tuetschek/e2e_nlg", older, branches=("v1",), commit=OLDER),
         Repository("datasets", "nyu-mll/glue", glue),
         Repository("datasets", SAMSUM, talks, token="hf_secret"),
     ) as served:
@@ -87,7 +91,7 @@ def commands(hub: Hub, home: Path, *several, **variables):
     environment |= {"HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(several)],
-        env=environment | variables, capture_output=True, text=True, timeout=300, cwd=home.parent,
+        env=environment | variables, capture_output=True, text=True, timeout=600, cwd=home.parent,
     )  # fmt: skip
     ends = [int(x.split()[1]) for x in done.stdout.splitlines() if x.startswith("ENDED")]
     return ends, " ".join((done.stdout + done.stderr).split())
@@ -142,6 +146,41 @@ def test_messages_name_what_the_hub_wants(hub, fetched):
     for page in ("owner/absent", "datasets/GEM/dart"):
         assert f"the hub has no {hub.address}/{page}, or it is private" in said
     assert "sst2 train: 40 records" in said
+
+
+def test_a_revision_is_read_and_recorded_and_refused_where_it_cannot_be_had(hub, fetched, model):
+    older = ["model.revision=v1", "task.revision=v1", f"runs_dir={fetched.parent}"]
+    folder = fetched.parent / "copy"
+    folder.mkdir()
+    for name, content in model.items():
+        (folder / name).write_bytes(content)
+    check = ["data", "check", "e2e", "task.source=hub"]
+    ends, said = commands(
+        hub,
+        fetched,
+        ["train", *SHORT, *older, "name=older"],
+        [*check, "task.revision=v2"],
+        ["train", *SHORT, "model.revision=v2", f"runs_dir={fetched.parent}", "name=a"],
+        ["train", *SHORT, *older, f"model.path={folder}", "name=b"],
+        ["train", *SHORT, *older, "task.source=sample", "name=c"],
+    )
+    assert ends == [0, 2, 2, 2, 2], said
+    record = json.loads((fetched.parent / "older/record.json").read_text())
+    assert record["dataset"]["counts"]["train"] == 30
+    for section, group in (("dataset", "task"), ("model", "model")):
+        assert record[section]["hub_revision"] == OLDER
+        assert record["config"][group]["revision"] == "v1"
+    for page in ("datasets/tuetschek/e2e_nlg", "openai-community/gpt2"):
+        assert f"{hub.address}/{page} has no such revision" in said
+    for setting in ("model.revision", "task.revision"):
+        assert f"{setting} is 'v1', and" in said
+    # Without a network the library takes the copy that was read last.
+    closed = Hub([], address="http://127.0.0.1:9")
+    ends, said = commands(
+        closed, fetched, [*check, f"task.revision={OLDER}"], [*check, f"task.revision={COMMIT}"]
+    )
+    assert ends == [0, 2], said
+    assert f"type task.revision={OLDER}" in said
 
 
 def test_a_token_opens_a_gated_repository(hub, fetched):

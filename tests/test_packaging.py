@@ -55,7 +55,7 @@ def test_every_dependency_is_pinned_and_explained() -> None:
 
 def test_every_import_is_declared() -> None:
     declared = names(PROJECT["dependencies"])
-    for extra in ("peers", "wandb", "mlflow", "kernels"):
+    for extra in ("peers", "wandb", "mlflow", "kernels", "nf4"):
         declared |= names(PROJECT["optional-dependencies"][extra])
     providers = packages_distributions()
     undeclared = set()

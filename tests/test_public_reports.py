@@ -7,11 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpft.cli.score import check_grouped
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.schema import Model
+from dpft.models.load import load_model
+from dpft.models.needs import Needs
 from dpft.privacy import Mechanism, Quantiles, UnsupportedLayerError, accounting, make_clipper
 from dpft.tasks.metrics import coco, scorers
 from dpft.tasks.objectives.base import Prediction
@@ -23,10 +25,8 @@ X = torch.randn(4, 5, 10, dtype=torch.float64, generator=torch.Generator().manua
 IDS = torch.randint(3, VOCAB, (4, 6), generator=torch.Generator().manual_seed(1))
 
 
-def gpt2(**more):
-    sizes = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": VOCAB}
-    none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0)
-    return GPT2LMHeadModel(GPT2Config(**sizes, **none, bos_token_id=1, eos_token_id=2, **more))
+def gpt2(tied=None):
+    return load_model(Model("gpt2", "random:gpt2", tied), Needs("causal"), seed=0).model
 
 
 def texts_of(model):
@@ -97,7 +97,7 @@ REFUSED = {
         "first input has 5 rows.*have the records first",
     ),
     "9: tied after make_clipper": (
-        partial(gpt2, tie_word_embeddings=False),
+        partial(gpt2, tied=False),
         tied_late,
         "'lm_head.weight' is used 0 times",
     ),

@@ -31,7 +31,6 @@ def test_results_are_few_and_small_enough_for_a_clone():
 
 
 def check_guarantee(record):
-    """Its epsilon follows from its mechanism."""
     mechanism, privacy = record["mechanism"], record["privacy"]
     assert record["training"]["steps"] == mechanism["steps"]
     epsilon = rdp_curve(**spent(mechanism)).epsilon(privacy["steps_taken"], mechanism["delta"])

@@ -16,9 +16,15 @@ LOADERS = ("from_pretrained", "from_config", "load_dataset", "pipeline")
 
 
 @functools.cache
-def _trees() -> list[tuple[str, ast.Module]]:
-    files = sorted(PACKAGE.rglob("*.py"))
-    return [(str(f.relative_to(PACKAGE.parent)), ast.parse(f.read_text("utf-8"))) for f in files]
+def _nodes() -> list[tuple[str, ast.AST]]:
+    """All nodes of the package's code, each with its file."""
+    trees = {file: ast.parse(file.read_text("utf-8")) for file in sorted(PACKAGE.rglob("*.py"))}
+    named = {str(file.relative_to(PACKAGE.parent)): tree for file, tree in trees.items()}
+    return [(name, node) for name, tree in named.items() for node in ast.walk(tree)]
+
+
+def _calls() -> list[tuple[str, ast.Call]]:
+    return [(file, node) for file, node in _nodes() if isinstance(node, ast.Call)]
 
 
 def _named(node: ast.expr) -> str:
@@ -33,16 +39,15 @@ def _untrusting(call: ast.Call) -> bool:
 
 def test_no_loader_is_called_without_saying_that_code_is_not_trusted():
     seen, lax = 0, []
-    for file, tree in _trees():
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            # Handed to another function, a loader is called there with these arguments; what is
-            # called a pipeline may be one of another kind.
-            handed = {_named(x) for x in call.args} - {"pipeline"}
-            if _named(call.func) == "_load" and file.endswith("models/files.py"):
-                continue  # it gives the argument itself, which is checked below
-            if (handed | {_named(call.func)}) & set(LOADERS):
-                seen += 1
-                lax += [] if _untrusting(call) else [f"{file}:{call.lineno}"]
+    for file, call in _calls():
+        # Handed to another function, a loader is called there with these arguments; what is called
+        # a pipeline may be one of another kind.
+        handed = {_named(x) for x in call.args} - {"pipeline"}
+        if _named(call.func) == "_load" and file.endswith("models/files.py"):
+            continue  # it gives the argument itself, which is checked below
+        if (handed | {_named(call.func)}) & set(LOADERS):
+            seen += 1
+            lax += [] if _untrusting(call) else [f"{file}:{call.lineno}"]
     assert seen >= 7
     assert not lax
     assert "load(self.location, trust_remote_code=False, " in inspect.getsource(Files._load)
@@ -52,16 +57,13 @@ def test_everything_is_printed_by_functions_that_show_no_escape_sequences():
     # The worker of a benchmark speaks to its parent, not to a terminal.
     own = ("dpft/report/terminal.py", "dpft/report/console.py", "dpft/reproduce/bench/worker.py")
     found = []
-    for file, tree in _trees():
-        for node in () if file in own else ast.walk(tree):
-            printed = isinstance(node, ast.Call) and ast.unparse(node.func) in (
-                *("print", "typer.echo", "typer.secho"),
-                *("sys.stdout.write", "sys.stderr.write"),
-            )
-            console = isinstance(node, ast.ImportFrom) and node.module == "rich.console"
-            column = isinstance(node, ast.Call) and ast.unparse(node.func) == "TextColumn"
-            marked = column and "markup" not in [word.arg for word in node.keywords]
-            found += [f"{file}:{node.lineno}"] if printed or console or marked else []
+    printing = ("print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write")
+    for file, node in _nodes():
+        name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        console = isinstance(node, ast.ImportFrom) and node.module == "rich.console"
+        marked = name == "TextColumn" and "markup" not in [word.arg for word in node.keywords]
+        bad = file not in own and (name in printing or console or marked)
+        found += [f"{file}:{node.lineno}"] if bad else []
     assert not found
 
 
@@ -72,16 +74,15 @@ def test_nothing_runs_what_a_file_says():
         *("instantiate", "hydra.utils.instantiate", "tempfile.mktemp", "np.load", "numpy.load"),
     )
     found = []
-    for file, tree in _trees():
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            given = {word.arg: ast.unparse(word.value) for word in call.keywords}
-            name = ast.unparse(call.func)
-            # Of safe YAML, see papers; and one that makes nothing but text.
-            safe = given.get("Loader") in ("_Loader", "yaml.BaseLoader")
-            bad = name in banned and not safe
-            bad |= given.get("shell", "False") != "False"
-            bad |= name == "torch.load" and given.get("weights_only") != "True"
-            found += [f"{file}:{call.lineno} {name}"] if bad else []
+    for file, call in _calls():
+        given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+        name = ast.unparse(call.func)
+        # Of safe YAML, see papers; and one that makes nothing but text.
+        safe = given.get("Loader") in ("_Loader", "yaml.BaseLoader")
+        bad = name in banned and not safe
+        bad |= given.get("shell", "False") != "False"
+        bad |= name == "torch.load" and given.get("weights_only") != "True"
+        found += [f"{file}:{call.lineno} {name}"] if bad else []
     assert not found
 
 

@@ -62,31 +62,18 @@ _SECONDS = 300.0  # no life takes as long
 
 @dataclass
 class Result:
-    """The outcome of one run.
+    """The outcome of one run."""
 
-    Attributes:
-        kind: of `KINDS`.
-        kills: how each killed life ended: ``clock`` or ``operation``.
-        differing: files that differ from the unbroken run's.
-        under: steps that a ledger counted too few, or lines that it lost, after a kill.
-        leftovers: temporary files of killed processes that the end found.
-        refused: what the run printed where it did not continue.
-    """
-
-    kind: str
-    kills: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
-    under: int = 0
-    leftovers: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    kind: str  # of `KINDS`
+    kills: list[str] = field(default_factory=list)  # by the clock or by an operation
+    differing: list[str] = field(default_factory=list)  # files, from the unbroken run's
+    under: int = 0  # steps that a ledger counted too few, or lines that it lost, after a kill
+    leftovers: list[str] = field(default_factory=list)  # temporary files that the end found
+    refused: list[str] = field(default_factory=list)  # what was printed by one that did not go on
 
     @property
     def fine(self) -> bool:
-        """Whether nothing is different, lost or left."""
         return not (self.differing or self.under or self.leftovers or self.refused)
-
-
-# --- one life, in a process of its own --------------------------------------------------------
 
 
 def live(raw: dict[str, Any], operations: int | None) -> None:
@@ -117,7 +104,6 @@ class Operations:
         self.count = 0
 
     def watch(self) -> None:
-        """Count from now on."""
         write, sync = os.write, os.fsync
 
         def torn(descriptor: int, data: bytes) -> int:
@@ -143,9 +129,6 @@ class Operations:
         return self.count == self._last
 
 
-# --- what is on the disk ----------------------------------------------------------------------
-
-
 def content(folder: Path) -> dict[str, bytes]:
     """Return what must equal the unbroken run's, by file: all that does not depend on time."""
     files = {
@@ -169,16 +152,11 @@ def content(folder: Path) -> dict[str, bytes]:
     return held
 
 
-def differing(left: dict[str, bytes], right: dict[str, bytes]) -> dict[str, int]:
-    """Return how many bytes differ, by file; -1 for a file of another size, or too many."""
-    found = {}
-    for name in sorted(left.keys() | right.keys()):
-        one, other = left.get(name), right.get(name)
-        if one is None or other is None or len(one) != len(other):
-            found[name] = -1
-        elif one != other:
-            found[name] = sum(a != b for a, b in zip(one, other, strict=True))
-    return found
+def differing(left: dict[str, bytes], right: dict[str, bytes]) -> list[str]:
+    """Return the files that differ."""
+    return [
+        name for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)
+    ]
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -218,15 +196,6 @@ def _whole_lines(file: Path) -> list[bytes]:
     return data[: data.rfind(b"\n") + 1].splitlines()
 
 
-def stage(folder: Path) -> str:
-    """Return how far the run is, by what is in its folder."""
-    names = {"DONE": "done", "generations": "scoring", "record.json": "decoding", "model": "saving"}
-    return next((said for name, said in names.items() if (folder / name).exists()), "training")
-
-
-# --- one run ----------------------------------------------------------------------------------
-
-
 @functools.cache
 def _composed(kind: str) -> dict[str, Any]:
     raw: dict[str, Any] = compose([*_SMALL, *KINDS[kind]])
@@ -234,12 +203,7 @@ def _composed(kind: str) -> dict[str, Any]:
 
 
 class Torture:
-    """Runs of all kinds, killed again and again.
-
-    Args:
-        folder: where they are while they run.
-        seed: of the moments.
-    """
+    """Runs of all kinds, killed again and again at moments that are drawn from a seed."""
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
         self._folder, self._seed = folder, seed
@@ -264,7 +228,7 @@ class Torture:
                 break
             result.kills.append(by)
         if not result.refused:
-            result.differing = list(differing(expected, content(folder)))
+            result.differing = differing(expected, content(folder))
             result.differing += ["DONE"] if runs.damages(folder) else []
         result.leftovers = leftovers(folder)
         if result.fine:

@@ -16,6 +16,9 @@ def main(
     ] = None,
     runs: Records = None,
     benches: Benches = None,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Only how many claims have which word.")
+    ] = False,
 ) -> None:
     """The papers' headline claims: do they hold? By print and by your runs: dpft claims li2022
 
@@ -32,7 +35,9 @@ def main(
     files, damaged = read_benches(benches or None)
     evidence = Evidence(index, files)
     results = [evaluate(claim, evidence) for claim in claims]
-    if name is not None and "/" in name:
+    if summary:
+        show.summary_of(results).show(make_console())
+    elif name is not None and "/" in name:
         show.table_of(results[0]).show(make_console())
     else:
         show.list_of(results).show(make_console())

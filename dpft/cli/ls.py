@@ -33,17 +33,10 @@ def main(
     for one in groups if group is None else [name]:
         secho(typed(one), bold=True)
         for choice in folder.choices(one):
-            line = f"  {choice:<19} {summary(one, choice)}"
+            line = f"  {choice:<19} {folder.summary(one, choice)}"
             echo(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False))
 
 
 def typed(group: str) -> str:
     """Return what is typed before a choice: ``task=``, ``+experiment=``."""
     return f"{'+' if group in folder.PRESETS else ''}{group}="
-
-
-def summary(group: str, name: str) -> str:
-    """Return the comment on the first line of a choice's file."""
-    lines = (folder.conf_dir() / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-    first = next((line for line in lines if "@package" not in line), "")
-    return first.lstrip("# ") if first.startswith("#") else ""

@@ -8,7 +8,9 @@ import typer
 Settings = Annotated[
     list[str] | None, typer.Argument(help="Settings and flags, as for dpft train.")
 ]
-RunFolder = Annotated[Path, typer.Argument(metavar="run", help="Folder of a trained run.")]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="run", help="Folder of a trained run.", file_okay=False)
+]
 DecodeSettings = Annotated[
     list[str] | None, typer.Argument(help="Settings of decode, such as decode.beams=1.")
 ]

@@ -1,6 +1,7 @@
 """``dpft predict RUN FILE``: the answers of a trained model to the rows of a file."""
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,11 @@ import typer
 from dpft.cli.options import DecodeSettings, RunFolder
 from dpft.cli.score import decoding
 from dpft.config.errors import ConfigError, DataError
+from dpft.config.overrides import value_of
 from dpft.report.terminal import echo
+from dpft.tasks import load_task
+
+_COLUMN = re.compile(r"task\.\w+_column=")
 
 
 def main(
@@ -24,18 +29,22 @@ def main(
 ) -> None:
     """A trained model's answers to the rows of a file: dpft predict RUN FILE
 
-    The file has the columns of the training file; the column of answers may be absent. A classifier
+    The file has the columns of the training file, or task.text_column=NAME and the like say which;
+    the column of answers may be absent. A classifier
     writes the probability of each class too, and for plain texts the log-likelihood of each text is
     written.
     """
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
-    task = trained.task
-    settings = decoding(overrides or (), trained.run.decode)
+    words = overrides or ()
+    typed = [word for word in words if _COLUMN.match(word)]
+    named = {key.removeprefix("task."): name for key, name in map(value_of, typed)}
+    task = load_task({**trained.run.task, **named})
+    settings = decoding([word for word in words if word not in typed], trained.run.decode)
     out = out or file.with_name(f"{file.stem}.predictions.jsonl")
     if out.suffix != ".jsonl" or out.exists() or not out.parent.is_dir():
-        expected = "expected a new file ending in .jsonl, in a folder that is there"
+        expected = "expected a new .jsonl file in a folder that is there: type --out FILE"
         raise ConfigError(f"--out is '{out}'; {expected}")
     questions = task.questions(file)
     if not questions:

@@ -14,6 +14,7 @@ from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.overrides import value_of
 from dpft.config.schema import Decode, build
+from dpft.report.console import Console
 from dpft.report.terminal import echo
 
 
@@ -34,10 +35,12 @@ def main(
     FILE in dpft score task=e2e predictions=FILE has lines of {"prediction": "...", "references":
     ["...", ...]}.
     """
-    run = None if "=" in arguments[0] else Path(arguments[0])
+    files = any(word.startswith("predictions=") for word in arguments)
+    run = None if files or "=" in arguments[0] else Path(arguments[0])
     if run is not None and (arguments[1:] or _undecoded(run)):
         decode(run, arguments[1:])
-    results = score_predictions(arguments) if run is None else score_run(run)
+    with Console(stderr=True).status("scoring"):  # of E2E a minute
+        results = score_predictions(arguments) if run is None else score_run(run)
     if as_json:
         only = next(iter(results.values())) if len(results) == 1 else results
         echo(json.dumps(only, indent=2))
@@ -68,7 +71,7 @@ def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
     """Score ``predictions=FILE`` with the metrics of ``task=NAME``."""
     files = [word for word in arguments if word.startswith("predictions=")]
     resumes = any(word.startswith("resume=") for word in arguments)
-    if len(files) != 1 or resumes:
+    if len(files) != 1 or resumes or "=" not in arguments[0]:
         raise ConfigError(
             f"got {' '.join(arguments)}; expected one file and its task, as in dpft score task=e2e "
             "predictions=FILE, or a run's folder"

@@ -88,11 +88,18 @@ def execute(raw: dict[str, Any]) -> None:
     """Run one composed config and print its scores."""
     run = parse(raw)
     from dpft.models.hub import check_model
+    from dpft.models.needs import check_choice
     from dpft.tasks import load_task
 
     # These checks come before the import of torch, which takes seconds.
     task = load_task(run.task)
-    check_model(run.model.path)
+    check_choice(run.model, task.needs)
+    check_model(run.model)
+    if run.model.dtype == "nf4":
+        from dpft.models.nf4 import check_nf4
+        from dpft.training.devices import device_of
+
+        check_nf4(device_of(run.device))
     if run.ranks is not None and run.ranks > 1 and launched() == 1:
         check_processes(run, run.ranks)  # by each rank too, seconds after it was started
         from dpft.sweep.ranks import run_ranks

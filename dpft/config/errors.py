@@ -137,7 +137,9 @@ def suggestion(got: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` if one of ``known`` is a synonym of ``got`` or like it."""
     names, leaf = list(known), got.rpartition(".")[2]
     meant = [name for name, others in _SYNONYMS.items() if leaf in others.split()]
-    close = [name for name in meant if name in names] or difflib.get_close_matches(got, names, n=1)
+    close = [name for name in meant if name in names]
+    for spelled in (got, got.lower()):
+        close = close or difflib.get_close_matches(spelled, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -73,6 +73,13 @@ def settings_of(group: str, name: str) -> Config:
     return content
 
 
+def summary(group: str, name: str) -> str:
+    """Return the comment on the first line of a choice's file."""
+    lines = _file(group, name).read_text(encoding="utf-8").splitlines()
+    first = next((line for line in lines if "@package" not in line), "")
+    return first.lstrip("# ") if first.startswith("#") else ""
+
+
 def settings() -> list[str]:
     """Return every setting as it is typed: of the main config, groups, and what their files set."""
     known = dict.fromkeys([*main(), *groups()])

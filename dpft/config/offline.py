@@ -63,6 +63,9 @@ def refusal(error: BaseException, kind: str, name: str) -> str:
     cause: BaseException | None = error
     while cause is not None:
         kind_of_error = type(cause).__name__
+        # `datasets` makes one error of an absent data set and of an absent revision.
+        if kind_of_error == "RevisionNotFoundError" or str(cause).startswith("Revision "):
+            return f"{page} has no such revision"
         # `datasets` says in its message alone that a data set is gated.
         if kind_of_error == "GatedRepoError" or "gated dataset" in str(cause):
             return f"access is restricted: accept the terms at {page}, and {login}"

@@ -138,6 +138,12 @@ def hydra_errors() -> Iterator[None]:
 def _explained(error: Exception) -> str:
     """Return an error of Hydra in one sentence: what was got, what was expected, what to type."""
     text = str(error)
+    if several := re.match(r"Ambiguous value for argument '(.+)'$", text, re.MULTILINE):
+        key, _, values = several[1].partition("=")
+        return (
+            f"got {several[1]}; expected one value. For a run of each type dpft sweep "
+            f"{several[1]}, for a list {shlex.quote(f'{key}=[{values}]')}"
+        )
     if (word := getattr(error, "override", None)) is not None:
         return _unreadable(word, text)
     if (missing := getattr(error, "missing_cfg_file", None)) is not None:
@@ -174,7 +180,8 @@ def _unreadable(word: str, text: str) -> str:
     """Return the message for an override that Hydra cannot read."""
     key, equals, value = word.partition("=")
     if not equals:
-        return f"got {word!r}{_meant(word)}; expected NAME=VALUE, as in eps=3"
+        meant = "" if word in settings() else _meant(word)
+        return f"got {word!r}{meant}; expected NAME=VALUE without blanks, as in eps=3"
     if value.startswith("~"):
         return f"cannot read {word!r}: Hydra does not expand ~; type $HOME instead"
     reason = text.partition("\nSee ")[0].removeprefix(f"Error parsing override '{word}'")

@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from pydantic.dataclasses import dataclass
 
-from dpft.config.errors import Missing, SettingError, one_of
+from dpft.config.errors import Missing, SettingError, one_of, suggestion
 from dpft.config.flags import Flag, Stored, flag
 from dpft.privacy.spec import (
     CLIP_FUNCTIONS,
@@ -72,11 +72,12 @@ class Model:
 
     name: str
     path: Annotated[str, Effect.REPETITION]
+    revision: Annotated[str | None, Effect.REPETITION] = None
     tied: bool | None = None
     init: Literal["pretrained", "scratch"] = "pretrained"
     dropout: Fraction | None = None
     checkpointing: Annotated[bool, Effect.REPETITION] = False
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "nf4"] = "float32"
     pooling: Literal["mean"] | None = None
 
 
@@ -136,7 +137,7 @@ class Clip:
     adaptive: bool = False
     quantile: Share | None = None
     quantile_lr: Positive | None = None
-    quantile_budget: Share | None = None
+    quantile_budget: Annotated[float, Gt(0), Le(0.9)] | None = None
     quantile_noise: Positive | None = None
     rescale: Threshold | None = None
     allocation: Allocation = "global"
@@ -271,7 +272,7 @@ def lr_factor(settings: Optim, step: int, steps: int) -> float:
 class Decode:
     """``conf/decode``: beam search or sampling."""
 
-    beams: Count = 5
+    beams: Annotated[int, Gt(0), Le(1000)] = 5
     sample: bool = False
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
     max_new_tokens: Count = 100
@@ -311,7 +312,7 @@ class Audit:
 
     gradients: Canaries = 0
     secrets: Canaries = 0
-    repetitions: Count = 1
+    repetitions: Annotated[int, Gt(0), Le(1e6)] = 1
     candidates: Annotated[int, Ge(100), Le(1e6)] = 1000
 
     @property
@@ -391,7 +392,8 @@ class Sweep:
 # Settings of tasks that are not part of the identity: where published data are, memory, what other
 # groups repeat, and weights of metrics, which recorded runs have.
 TASK_EFFECTS: Mapping[str, Effect] = dict.fromkeys(
-    ("data_dir", "train_size", "beams", "eval_split", "bertscore", "bleurt"), Effect.REPETITION
+    ("data_dir", "revision", "train_size", "beams", "eval_split", "bertscore", "bleurt"),
+    Effect.REPETITION,
 )
 
 
@@ -447,12 +449,12 @@ class Run:
             advice = "adapt=scratch trains drawn weights: type model.init=scratch, or adapt=full"
             raise SettingError("model.init", self.model.init, advice=advice)
         trained = (self.adapt.name, self.precision, self.parallel.name)
-        if self.model.dtype == "bfloat16" and trained != ("lora", "bfloat16", "data"):
+        if self.model.dtype != "float32" and trained != ("lora", "bfloat16", "data"):
             advice = (
                 "only a frozen model may be rounded, and where its products are: type adapt=lora "
                 "precision=bfloat16 parallel=data"
             )
-            raise SettingError("model.dtype", "bfloat16", "float32", advice)
+            raise SettingError("model.dtype", self.model.dtype, "float32", advice)
         if self.model.checkpointing and (prefix or pipeline):
             advice = (
                 "transformers drops the prefix under checkpointing: type another adapt"
@@ -582,7 +584,8 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
     for key, value in mapping.items():
         if key not in known:
             listed = ", ".join(f"{dot}{name}" for name in known)
-            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=f"known: {listed}")
+            advice = f"known: {listed}{suggestion(str(key), known)}"
+            raise SettingError(f"{dot}{key}", Missing.UNKNOWN, advice=advice)
         if value == "???":  # a value that a file of conf/ leaves to the user
             raise SettingError(f"{dot}{key}", Missing.UNSET, advice=f"type {dot}{key}=VALUE")
     try:
@@ -654,14 +657,10 @@ def _checker(cls: Any) -> Any:
     return create_model(cls.__name__, __config__=STRICT, **fields)  # type: ignore[call-overload]
 
 
-def _plain(hint: Any) -> Any:
-    return hint.__origin__ if typing.get_origin(hint) is Annotated else hint
-
-
 GROUPS: Mapping[str, Any] = {
-    name: _plain(hint)
-    for name, hint in _hints(Run).items()
-    if dataclasses.is_dataclass(_plain(hint))
+    name: cls
+    for name, hint in _hints(Run).items()  # some are Annotated
+    if dataclasses.is_dataclass(cls := getattr(hint, "__origin__", hint))
 }
 # Settings that have an effect in some cases only, and must keep their defaults in all others.
 _CASES: Sequence[tuple[str, Sequence[str], str, Callable[[Any], bool]]] = (

@@ -160,7 +160,7 @@ def finish(model: PreTrainedModel, settings: Model, needs: Needs) -> None:
         pool_mean(model, settings.name)
     if settings.checkpointing:
         checkpoint(model, settings.name)
-    if settings.dtype == "bfloat16":
+    if settings.dtype != "float32":
         # Buffers, such as rotary frequencies, stay as they are.
         for parameter in model.parameters():
             parameter.data = parameter.data.bfloat16()

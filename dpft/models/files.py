@@ -45,6 +45,7 @@ class Files:
     name: str  # the ``model.path`` that is recorded
     gguf: str | None = None  # name of a GGUF file that holds config, weights and tokenizer
     flags: tuple[Stored, ...] = ()  # what is special about the model
+    revision: str | None = None  # of the hub: a commit, a tag or a branch; None: the newest
     drawn = False  # whether weights are drawn whatever ``model.init`` says
 
     @property
@@ -62,8 +63,15 @@ class Files:
         return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
 
     def config(self) -> Any:
-        """Return the architecture, as a `transformers.PreTrainedConfig`."""
-        return self._load(AutoConfig.from_pretrained)
+        """Return the architecture, as a `transformers.PreTrainedConfig`.
+
+        Attention is that of torch where a file asks for FlashAttention: its package takes no
+        float32 and joins the records of a batch, and torch has its kernels too.
+        """
+        config = self._load(AutoConfig.from_pretrained)
+        if "flash" in str(config._attn_implementation):
+            config._attn_implementation = None
+        return config
 
     def pretrained(
         self, auto: Any, config: Any, new_head: bool, dtype: torch.dtype = torch.float32
@@ -93,6 +101,12 @@ class Files:
             model.load_state_dict(quantised.state_dict())
         else:
             model, info = self._load(auto.from_pretrained, **how)
+            if getattr(model, "is_quantized", False):
+                raise ModelError(
+                    f"the weights of {self.name} are stored in a quantised form; expected the "
+                    "model that it was made of, whose weights model.dtype=nf4 packs while LoRA "
+                    "trains: give model.path its folder or hub id"
+                )
         missing = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
         parameters = dict(model.named_parameters(remove_duplicate=False))
         return model, frozenset(missing & parameters.keys())
@@ -112,13 +126,14 @@ class Files:
         found = cached_file(
             self.location,
             name,
+            revision=self.revision,
             local_files_only=here,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
         return None if found is None else Path(found)
 
-    def revision(self) -> str | None:
+    def commit(self) -> str | None:
         """Return the commit of the hub that was downloaded; None for a folder."""
         config = self.file("config.json", here=True) if self.on_hub else None
         return None if config is None else config.parent.name  # .../snapshots/COMMIT/config.json
@@ -150,12 +165,19 @@ class Files:
     def _load(self, load: Any, **options: Any) -> Any:
         if self.gguf is not None:
             options["gguf_file"] = self.gguf
+        options["revision"] = self.revision or "main"
         try:
             return load(self.location, trust_remote_code=False, **options)
         except _DAMAGED as error:
             raise ModelError(
                 f"a file of {self.location} is damaged or not what its name says "
                 f"({type(error).__name__}: {_first_line(error)}); copy or download all of it again"
+            ) from error
+        except ImportError as error:
+            raise ModelError(
+                f"{self.location} needs a package that is not here ({_first_line(error)}); "
+                "expected a model of plain weights: if it is stored in a quantised form, give "
+                "model.path the model that it was made of"
             ) from error
         except (OSError, ValueError) as error:
             if "trust_remote_code" in str(error):

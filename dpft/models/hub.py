@@ -13,6 +13,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from dpft.config.errors import ModelError, suggestion
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.offline import endpoint, is_downloaded, is_offline
+from dpft.config.schema import Model
 from dpft.models.needs import Needs
 
 _PIPELINES = {
@@ -101,13 +102,27 @@ def hub_name(path: str) -> str | None:
     return None if Path(path).is_dir() else path
 
 
-def check_model(path: str) -> None:
-    """Raise a ModelError for a ``model.path`` that is not here, if no hub can be asked."""
+def check_model(model: Model) -> None:
+    """Raise a ModelError for a model that is not here, if no hub can be asked."""
+    path = model.path
     kind, colon, name = path.partition(":")
+    if model.revision is not None and (colon or hub_name(path) is None):
+        raise ModelError(
+            f"model.revision is {model.revision!r}, and model.path={path} is not on the hub; leave "
+            "model.revision out, or type model.path=OWNER/NAME"
+        )
     if kind == "package":
         find(name)
-    elif colon or Path(path).is_dir() or path == "???":
+    elif colon or path == "???":
         return
+    elif (folder := Path(path)).is_dir():
+        if not (folder / "config.json").exists():
+            adapter = (folder / "adapter_config.json").exists()
+            advice = "; it is an adapter: merge it with its base model first" if adapter else ""
+            raise ModelError(
+                f"model.path is {path!r}, a folder without config.json; expected a model in "
+                f"save_pretrained form, with config.json, weights and tokenizer{advice}"
+            )
     elif is_place(path) or (is_offline() and not is_downloaded(path)):
         raise not_found(path, f"{endpoint()} does not answer, or HF_HUB_OFFLINE is set")
 

@@ -178,9 +178,8 @@ def load_model(
     elif drawn:
         model = draw(auto, config)
     else:
-        model, missing = origin.pretrained(
-            auto, config, bool(needs.classes), getattr(torch, settings.dtype)
-        )
+        dtype = torch.float32 if settings.dtype == "float32" else torch.bfloat16
+        model, missing = origin.pretrained(auto, config, bool(needs.classes), dtype)
         _check_missing(model, missing, settings, needs, kind)
         head = {name for name, _ in model.named_parameters() if of_classes(model, name)}
         if needs.classes and head - missing:
@@ -227,7 +226,7 @@ def stored_weights(settings: Model) -> dict[str, str | None]:
     origin = find(settings)
     if settings.init == "scratch" or not isinstance(origin, Files):
         return {}
-    return {"weights_sha256": origin.weights_sha256(), "hub_revision": origin.revision()}
+    return {"weights_sha256": origin.weights_sha256(), "hub_revision": origin.commit()}
 
 
 def tokenizer_of(settings: Model, needs: Needs) -> PreTrainedTokenizerBase:
@@ -247,6 +246,7 @@ def find(settings: Model) -> Files | StandIn:
         raise ModelError(
             f"model={settings.name} has no model yet; type model.path=FOLDER or a hub id"
         )
+    hub.check_model(settings)
     match path.split(":", 1):
         case ["package", name]:
             folder, typed, gguf, flags = hub.find(name)
@@ -264,7 +264,7 @@ def find(settings: Model) -> Files | StandIn:
             special = (flag(Flag.BUNDLED_MODEL, name=settings.name),)
             return replace(files, flags=special) if files.has_weights else files
         case _:
-            return Files(path, path)
+            return Files(path, path, revision=settings.revision)
 
 
 def holds_prefix(config: Path | None) -> bool:
@@ -339,7 +339,10 @@ def _fit(
     embeddings: Any = model.get_input_embeddings()
     rows = embeddings.num_embeddings
     if added and len(tokenizer) == rows + 1:
-        _add_row(model)
+        with torch.no_grad():  # the mean of all others, which is no draw
+            model.resize_token_embeddings(rows + 1, mean_resizing=False)
+            for module in {model.get_input_embeddings(), model.get_output_embeddings()}:
+                module.weight[rows] = module.weight[:rows].mean(0)
     elif len(tokenizer) > rows:
         raise ModelError(
             f"the tokenizer of {settings.path} has {len(tokenizer)} tokens for {rows} "
@@ -355,12 +358,3 @@ def _fit(
         if tokenizer.eos_token_id not in ends:
             ends = [*ends, tokenizer.eos_token_id]
             generation.eos_token_id = ends if len(ends) > 1 else ends[0]
-
-
-@torch.no_grad()
-def _add_row(model: Any) -> None:
-    """Add a token, with the mean of all others as its embedding, which is no draw."""
-    rows = model.get_input_embeddings().num_embeddings
-    model.resize_token_embeddings(rows + 1, mean_resizing=False)
-    for module in {model.get_input_embeddings(), model.get_output_embeddings()}:
-        module.weight[rows] = module.weight[:rows].mean(0)

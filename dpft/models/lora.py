@@ -8,7 +8,7 @@ from peft import LoraConfig, TaskType, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from dpft.config.errors import ModelError
+from dpft.config.errors import ModelError, SettingError
 from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
@@ -38,6 +38,15 @@ def with_lora(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> 
     layers = _layers(model, targets, needs)
     assert settings.rank is not None
     assert settings.alpha is not None
+    sizes = [  # a quantised weight has other ones
+        (layer.in_features, layer.out_features)
+        if isinstance(layer, nn.Linear)
+        else tuple(layer.weight.shape)
+        for layer in layers
+    ]
+    most = max(map(min, sizes))
+    if settings.rank > most:
+        raise SettingError("adapt.rank", settings.rank, f"at most {most}, the size of a layer")
     pair = needs.source and model.config.is_encoder_decoder
     config = LoraConfig(
         r=settings.rank,

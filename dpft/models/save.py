@@ -17,6 +17,7 @@ from dpft.config.schema import Model
 from dpft.models.hub import hub_name
 from dpft.models.load import ADAPTER, ADAPTER_CONFIG, LoadedModel, holds_prefix, load_model
 from dpft.models.needs import Needs
+from dpft.models.nf4 import unpack
 from dpft.runs.lineage import base_model
 
 _CARD = """# Adapter
@@ -47,7 +48,9 @@ def save_model(loaded: LoadedModel, folder: Path, adapter: Path | None = None) -
         else:
             if adapter is not None:
                 _save_adapter(model, adapter, stored=loaded.as_stored)
-            copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
+            copied = copy.deepcopy(model)
+            unpack(copied)
+            copied.merge_and_unload().save_pretrained(folder)
     elif loaded.reparametrisation is not None:
         from dpft.models.rgp import LowRank
 
@@ -87,8 +90,10 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
                 "training data changed since?"
             )
     trained = dataclasses.replace(
-        settings, path=str(folder), init="pretrained", tied=None, pooling=None
+        settings, path=str(folder), revision=None, init="pretrained", tied=None, pooling=None
     )
+    if settings.dtype == "nf4":  # LoRA was merged into the unpacked base
+        trained = dataclasses.replace(trained, dtype="bfloat16")
     loaded = load_model(trained, needs, seed, own=True)
     if not holds_prefix(folder / ADAPTER / ADAPTER_CONFIG):
         return loaded

@@ -22,6 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from dpft.models.nf4 import count
 from dpft.plan.metering import Meter, Operation, Operations
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.precision import as_on_gpu
@@ -116,8 +117,8 @@ def steps(
         stacked: whether the optimizer works on all parameters at once.
         counts: whether operations are counted; memory alone needs no formula of one.
     """
-    every = [(p.numel(), p.requires_grad) for p in model.parameters()]
-    parameters, trained = (sum(n for n, moves in every if moves or kept) for kept in (True, False))
+    parameters = count(model)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     clipper, schedule = training.clip(model), _Schedule()
     for observer in clipper.observers:
         if isinstance(observer, Checker):

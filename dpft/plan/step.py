@@ -24,6 +24,7 @@ from dpft.models.architecture import (
 )
 from dpft.models.families import SIZED, sized
 from dpft.models.load import LoadedModel, find
+from dpft.models.nf4 import check_nf4, pack
 from dpft.plan.simulate import Training
 from dpft.privacy.verification.rules import RECORDS
 from dpft.tasks import load_task
@@ -77,6 +78,8 @@ def training_of(run: Run, shape: StepShape) -> Training:
             f"adapt is {run.adapt.name}, whose steps dpft plan cannot simulate; expected "
             "adapt=full or adapt=lora"
         )
+    if run.model.dtype == "nf4":
+        check_nf4()
     config = _config(run)
     kind = kind_of(run.model, needs, config)
     # Without dropout: attention that drops has other kernels on a CPU than on a GPU.
@@ -96,6 +99,8 @@ def training_of(run: Run, shape: StepShape) -> Training:
         finish(model, run.model, needs)
         adapted = adapt(LoadedModel(model, None, (flag(Flag.RANDOM_WEIGHTS),)), run.adapt, needs, 0)
         whole: nn.Module = adapted.model
+        if run.model.dtype == "nf4":
+            pack(whole)
         return whole.train()
 
     def batch() -> UnitBatch:

@@ -11,6 +11,7 @@ Triton comes with torch for CUDA. `dpft.privacy.precision.norm_kernels` returns 
 devices on which `check` was seen to pass, and for no other.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,21 +25,20 @@ _ROWS = 64  # positions along each side of a tile
 _SIDE = tl.constexpr(_ROWS)
 
 
-def gram_sums(a: Tensor, g: Tensor, weights: Tensor | None = None) -> tuple[Tensor, ...]:
+def gram_sums(a: Tensor, g: Tensor, weights: Tensor | None = None) -> Sequence[Tensor]:
     """Sum over the Gram matrices of each record's ``a`` and ``g``, in float32.
 
     Args:
         a: ``(B, T, d)``, or ``(B, T)`` in int64: rows of a table, whose one-hot vectors are meant.
         g: ``(B, T, p)``. Both of one of `DTYPES`, not necessarily the same; any strides.
-        weights: ``w``, ``(B, T)`` in float32.
+        weights: ``w``, ``(B, T)`` in float32; ones by default.
 
     Returns:
-        ``sum_st A_st G_st``, ``(B,)``; ``sum_st |G_st| w_s w_t``, ``(B,)``, 0 without weights; and
-        the diagonal of ``G``, ``(B, T)``.
+        ``sum_st A_st G_st``; ``sum_st |G_st| w_s w_t``, 0 by default; ``(sum_t w_t sqrt(G_tt))^2``;
+        ``sum_t w_t^2``; ``sum_t G_tt``: ``(B,)`` each.
     """
-    sums, squares = _gram_sums(a, g, weights)
-    total = sums.sum(1)
-    return total.select(1, 0), total.select(1, 1), squares
+    sums: Tensor = _gram_sums([a], [g], [] if weights is None else [weights])
+    return sums.select(0, 0).unbind()
 
 
 # Inductor may leave gaps between rows, so that their addresses are round: kernels take strides.
@@ -46,23 +46,35 @@ _TAGS = (torch.Tag.flexible_layout,)
 
 
 @torch.library.custom_op("dpft::gram_sums", mutates_args=(), tags=_TAGS)
-def _gram_sums(a: Tensor, g: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    sums, squares = _like_gram_sums(a, g, weights)
-    tokens = a.dim() == 2
-    factors = (a.unsqueeze(2), g) if tokens else (a, g)
-    sizes = [g.shape[1], *(x.shape[2] for x in factors), *(n for x in factors for n in x.stride())]
-    tensors = a, g, None if weights is None else weights.contiguous(), sums, squares
-    with torch.cuda.device_of(g):
-        grid = (sums.shape[0] * sums.shape[1],)
-        _gram_kernel[grid](*tensors, *sizes, tokens, **_options(*factors[tokens:]))
-    return sums, squares
+def _gram_sums(a: Sequence[Tensor], g: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Sums of ``N`` layers whose tensors have one shape, in one launch: ``(N, 5, B)``."""
+    a, g = _of_one_layout(a), _of_one_layout(g)
+    layers, (records, length, _) = len(g), g[0].shape
+    tiles = triton.cdiv(length, _ROWS) ** 2
+    sums = g[0].new_empty(layers, records, tiles, 2, dtype=torch.float32)
+    squares = sums.new_empty(layers, records, length)
+    w = torch.stack(list(weights)) if weights else None
+    tokens = a[0].dim() == 2
+    first = (a[0].unsqueeze(2), g[0]) if tokens else (a[0], g[0])
+    sizes = [length, *(x.shape[2] for x in first), *(n for x in first for n in x.stride())]
+    with torch.cuda.device_of(sums):
+        _gram_kernel[records * tiles, layers](
+            *(a, g, w, sums, squares, *sizes, tokens), **_options(*first[tokens:])
+        )
+    w = torch.ones_like(squares) if w is None else w
+    scale = (w * squares.sqrt()).sum(2).square()
+    return torch.stack([*sums.sum(2).unbind(2), scale, w.square().sum(2), squares.sum(2)], 1)
 
 
 @_gram_sums.register_fake
-def _like_gram_sums(a: Tensor, g: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    records, length, _ = g.shape
-    sums = g.new_empty(records, triton.cdiv(length, _ROWS) ** 2, 2, dtype=torch.float32)
-    return sums, g.new_empty(records, length, dtype=torch.float32)
+def _(a: Sequence[Tensor], g: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    return g[0].new_empty(len(g), 5, g[0].shape[0], dtype=torch.float32)
+
+
+def _of_one_layout(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return tensors of one shape with the same strides."""
+    same = len({x.stride() for x in tensors}) == 1
+    return tuple(tensors) if same else tuple(x.contiguous() for x in tensors)
 
 
 def check(device: torch.device) -> None:
@@ -80,6 +92,9 @@ def check(device: torch.device) -> None:
         bound = G.abs() * weights[:, :, None] * weights[:, None]
         same = ids[:, :, None] == ids[:, None]
         pairs += zip(gram_sums(a, g, weights)[:2], (A * G, bound), strict=True)
+        layers = [torch.stack([x, x.flip(0)]).unbind() for x in (a, g, weights)]
+        values = _gram_sums(*layers).select(1, 0)
+        pairs += [(values[0], A * G), (values[1].flip(0), A * G)]
         pairs.append((gram_sums(ids, z)[0], Z * same))
     for found, terms in pairs:
         expected = terms.sum((1, 2))
@@ -103,8 +118,17 @@ def _gram_kernel(
     a, g, weights, sums, squares, length, d, p, a0, a1, a2, g0, g1, g2,
     TOKENS: tl.constexpr, WIDEN: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one record's Gram matrices; below the diagonal they are what they are above."""
+    """One tile of one record's Gram matrices; below the diagonal they are what they are above.
+
+    ``a`` and ``g`` are tuples, with one address for each layer: arguments of the launch are part of
+    a captured graph, and a table in memory would have to be written before.
+    """
+    layer = tl.program_id(1)
+    a, g = _chosen(a, layer), _chosen(g, layer)
     blocks = tl.cdiv(length, _SIDE)
+    records = tl.num_programs(0) // (blocks * blocks)
+    sums += layer.to(tl.int64) * tl.num_programs(0) * 2
+    squares += layer.to(tl.int64) * records * length
     record = (tl.program_id(0) // (blocks * blocks)).to(tl.int64)
     i, j = tl.program_id(0) // blocks % blocks, tl.program_id(0) % blocks
     s = i * _SIDE + tl.arange(0, _SIDE)
@@ -127,6 +151,7 @@ def _gram_kernel(
     tl.store(here, tl.sum(tl.where(inside, gram_a * gram_g, 0.0)) * times)
     bound = 0.0
     if weights is not None:
+        weights += layer.to(tl.int64) * records * length
         of_s = tl.load(weights + record * length + s, mask=s < length, other=0.0)
         of_t = tl.load(weights + record * length + t, mask=t < length, other=0.0)
         terms = tl.abs(gram_g) * of_s[:, None] * of_t[None, :]
@@ -134,6 +159,15 @@ def _gram_kernel(
     tl.store(here + 1, bound)
     diagonal = tl.sum(tl.where(s[:, None] == t[None, :], gram_g, 0.0), 1)
     tl.store(squares + record * length + s, diagonal, mask=(s < length) & (i == j))
+
+
+@triton.jit
+def _chosen(tensors, layer):
+    """Return the address of one tensor of a tuple."""
+    chosen = tensors[0]
+    for k in tl.static_range(1, len(tensors)):
+        chosen = tl.where(layer == k, tensors[k], chosen)
+    return chosen
 
 
 @triton.jit

@@ -171,11 +171,12 @@ def noisy_means_(slices: Sequence[Slice], batch_size: int) -> None:
 
 def on_cpu(slices: Sequence[Slice], scale: float) -> None:
     """Compute it on the CPU, wherever the sums are."""
-    for sums, key, std, first in slices:
-        for start, z in normals.tiles(key, first, first + len(sums)):
-            piece = sums[start - first :][: len(z)]
-            # One operation at a time, since add_(alpha=) may be fused.
-            piece.copy_(z.mul_(std).add_(piece.to(z.device)).mul_(scale))
+    wanted = [(one.key, one.first, one.first + len(one.sums)) for one in slices]
+    for which, start, z in normals.tiles(wanted):
+        sums, _, std, first = slices[which]
+        piece = sums[start - first :][: len(z)]
+        # One operation at a time, since add_(alpha=) may be fused.
+        piece.copy_(z.mul_(std).add_(piece.to(z.device)).mul_(scale))
 
 
 @cache

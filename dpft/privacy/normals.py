@@ -11,8 +11,9 @@ docs/reference/noise.md has the whole construction, and what is proven of it.
 import hashlib
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -76,31 +77,57 @@ def normals(key: bytes, start: int, stop: int) -> Tensor:
     Guarantee: independent standard normal numbers, as long as ChaCha20's keystream cannot be
     distinguished from random bits. Each is a function of the key and its position.
     """
-    drawn = [numbers for _, numbers in tiles(key, start, stop)]
+    drawn = [numbers for _, _, numbers in tiles([(key, start, stop)])]
     return torch.cat(drawn) if drawn else torch.empty(0, dtype=torch.float64)
 
 
-def tiles(key: bytes, start: int, stop: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield the same, a cache's worth at a time: where each tile begins, and its numbers."""
+def tiles(wanted: Sequence[tuple[bytes, int, int]]) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield numbers of several keys, ``(key, start, stop)`` each, a cache's worth at a time.
+
+    Yields:
+        which of the keys; where the piece begins; its numbers. Short pieces are drawn together.
+    """
     _check_machine()
     tile = _TILE * min(torch.get_num_threads(), _THREADS)
-    while start < stop:
-        end = min(stop, (start // tile + 1) * tile)
-        yield start, _draw(key, start, end)
-        start = end
+    pieces, room = list[_Piece](), tile
+    for which, (key, start, stop) in enumerate(wanted):
+        while start < stop:
+            end = min(stop, (start // tile + 1) * tile)
+            if end - start > room:
+                yield from _drawn(pieces)
+                pieces, room = [], tile
+            pieces.append(_Piece(which, key, start, end))
+            room -= end - start
+            start = end
+    yield from _drawn(pieces)
 
 
-def _draw(key: bytes, start: int, stop: int) -> Tensor:
-    first = start // BLOCK * BLOCK  # blocks are drawn whole
-    words = torch.from_numpy(keys.words(key, first, -(-stop // BLOCK) * BLOCK))
-    drawn = _box_muller(words.view(-1, 2, BLOCK // 2)).view(-1)
-    return drawn[start - first : stop - first]
+class _Piece(NamedTuple):
+    """Numbers ``start`` to ``stop`` of one key."""
+
+    which: int
+    key: bytes
+    start: int
+    stop: int
+
+
+def _drawn(pieces: Sequence[_Piece]) -> Iterator[tuple[int, int, Tensor]]:
+    words = []
+    for _, key, start, stop in pieces:  # blocks are drawn whole
+        ends = start // BLOCK * BLOCK, -(-stop // BLOCK) * BLOCK
+        words.append(torch.from_numpy(keys.words(key, *ends)))
+    if pieces:
+        joined = torch.cat(words) if len(words) > 1 else words[0]
+        drawn = _box_muller(joined.view(-1, 2, BLOCK // 2)).view(-1)
+        for piece, some in zip(pieces, drawn.split([len(x) for x in words]), strict=True):
+            skipped = piece.start % BLOCK
+            yield piece.which, piece.start, some[skipped:][: piece.stop - piece.start]
 
 
 @cache
 def _check_machine() -> None:
     """Raise RuntimeError where this CPU, or this build of torch, draws other numbers."""
-    drawn = _draw(bytes(32), 0, _CHECKED)
+    ((_, _, drawn),) = _drawn([_Piece(0, bytes(32), 0, _CHECKED)])
     if hashlib.sha256(drawn.numpy().tobytes()).hexdigest() != _KNOWN:
         raise RuntimeError(
             "this machine's float64 operations give other noise than the known numbers of "

@@ -25,6 +25,7 @@ from dpft.privacy.untouched import random_state_kept
 Backend = Literal["inductor", "graph"]
 """What runs a program: compiled code, or the operations of the graph one by one (for tests)."""
 
+_MOST_LAYERS = 32  # in one launch of the norm kernel, each of which compares its layer's number
 _WARM_UPS = 3  # before a CUDA graph is captured: libraries allocate their workspaces
 
 
@@ -69,6 +70,7 @@ class Program:
             with random_state_kept(*clipper.parameters.values()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the compiler, about torch's own code
                 graph = self._traced(inputs)
+                share_launches(graph.graph)
                 self._run = self._compiled(graph, _lift(graph), inputs, backend)
         except Exception as error:  # whatever the model, torch or a compiler raises
             first = str(error).strip().partition("\n")[0][:200]
@@ -169,6 +171,56 @@ class _Replayed:
         self._graph.replay()
         kept = [x.clone() for x in self._outputs[:4]]  # the sums are added up before the next call
         return [*kept, *self._outputs[4:]]
+
+
+def share_launches(graph: fx.Graph) -> None:
+    """Have one launch of the norm kernel for all layers whose tensors have one shape.
+
+    It stands where the last of them called the kernel. A layer takes part only if its ``a`` and
+    ``g`` are needed after that anyway: so it is in flat clipping, whose sums wait for all norms.
+    Where groups are clipped one after the other, their tensors are not kept for a launch.
+    """
+    groups: dict[Any, list[fx.Node]] = {}
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    for node in place:
+        if str(node.target) == "dpft.gram_sums.default":
+            values = [x.meta["val"] for x in node.all_input_nodes]
+            shapes = tuple((x.shape, x.dtype, x.device) for x in values)
+            groups.setdefault(shapes, []).append(node)
+    for calls in groups.values():
+        last = place[calls[-1]]
+        kept = [
+            call
+            for call in calls
+            if all(any(place[user] > last for user in x.users) for x in call.all_input_nodes[:2])
+        ]
+        for start in range(0, len(kept), _MOST_LAYERS):
+            _share_launch(graph, kept[start : start + _MOST_LAYERS])
+
+
+def _share_launch(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
+    """Replace calls of the norm kernel by one where the last is, and move behind it what uses them.
+
+    Nothing between them writes to tensors of others: norms are new tensors, and ``a`` and ``g`` are
+    needed as they are.
+    """
+    last, behind = calls[-1], dict.fromkeys(calls)
+    node = calls[0]
+    while node is not last:
+        if any(x in behind for x in node.all_input_nodes):
+            behind[node] = None
+        node = node.next
+    arguments: Any = [call.args for call in calls]  # each has lists of a single tensor, or of none
+    with graph.inserting_after(last):
+        lists = [[x for part in parts for x in part] for parts in zip(*arguments, strict=True)]
+        shared = graph.call_function(torch.ops.dpft.gram_sums.default, tuple(lists))
+    for node in reversed([node for node in behind if node not in calls]):
+        shared.append(node)
+    for index, call in enumerate(calls):
+        with graph.inserting_after(shared):
+            sums = graph.call_function(torch.ops.aten.slice.Tensor, (shared, 0, index, index + 1))
+        call.replace_all_uses_with(sums)
+        graph.erase_node(call)
 
 
 def _lift(graph: fx.GraphModule) -> list[Tensor]:

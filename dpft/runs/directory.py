@@ -146,7 +146,7 @@ class RunDirectory(Closing):
         except OSError as error:
             raise RunError(
                 f"cannot use {folder} as a run folder: {error}; expected a folder that can be "
-                "written to: give another one"
+                "written to: type runs_dir=FOLDER"
             ) from error
         run = cls(folder, plain, config_text, lock)
         try:

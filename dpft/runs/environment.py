@@ -19,7 +19,7 @@ from dpft.config.errors import TrainingError
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "datasets", "safetensors", "peft", "accelerate"),
     *("numpy", "scipy", "hydra-core", "omegaconf", "sacrebleu", "rouge-score", "pycocoevalcap"),
-    *("prv-accountant", "opacus"),
+    *("prv-accountant", "opacus", "bitsandbytes"),
 )
 # Messages of allocators: torch's on the CPU, CUDA's, and those of its libraries.
 _MESSAGES = ("can't allocate memory", "out of memory", "ALLOC_FAILED")

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from dpft.config.errors import ConfigError, RecordError
+from dpft.config.errors import ConfigError, RecordError, suggestion
 from dpft.config.files import regular
 from dpft.config.schema import Run
 from dpft.runs.identity import config_hash
@@ -104,6 +104,12 @@ def check_no_trial(path: Path) -> None:
             )
 
 
+def meant(path: Path) -> str:
+    """Return ``; did you mean 'x'?`` for a folder that is not there, but one like it is."""
+    near = [] if path.exists() else [other.name for other in path.parent.glob("*")]
+    return suggestion(path.name, near)
+
+
 def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
     """Return text and content of the ``config.yaml`` of a run directory."""
     file = path / "config.yaml"
@@ -112,7 +118,7 @@ def stored_config(path: Path) -> tuple[str, dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} holds no config.yaml that can be read; expected a run directory, such as "
-            "runs/NAME"
+            f"runs/NAME{meant(path)}"
         ) from error
     try:
         content = yaml.safe_load(text)

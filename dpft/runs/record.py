@@ -17,6 +17,7 @@ from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import disk_report, parse_json, write_atomic
 from dpft.runs.directory import RunDirectory
 from dpft.runs.finished import replacing
+from dpft.runs.folders import meant
 from dpft.runs.log import finite, noiseless_names
 
 SCHEMA_VERSION = 2
@@ -297,6 +298,7 @@ def read_record(path: Path) -> dict[str, Any]:
         raise RecordError(
             f"{file} does not exist; expected a run that was trained: run its `dpft train` command "
             "again, which continues where it stopped, or give another folder, such as runs/NAME"
+            f"{meant(path)}"
         ) from None
     except (OSError, ValueError) as error:
         problem = "is not JSON" if isinstance(error, ValueError) else "cannot be read"

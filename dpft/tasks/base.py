@@ -21,7 +21,7 @@ from dpft.models.needs import Needs
 from dpft.tasks.metrics.scorers import token_perplexity
 from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question, text_room
 from dpft.tasks.objectives.records import Record
-from dpft.tasks.sources import Dataset, hub_revision, locate, read
+from dpft.tasks.sources import Dataset, locate, read
 from dpft.tasks.table_files import write_lines
 from dpft.tasks.views import blocks
 
@@ -44,6 +44,7 @@ class Task(ABC):
 
     source: str = "auto"
     data_dir: str | None = None
+    revision: str | None = None
     limit_train: int | None = None
     limit_eval: int | None = None
     sample_seed: int = 0
@@ -62,17 +63,21 @@ class Task(ABC):
             value, least = getattr(self, name, None), 2 if name == "max_length" else 1
             if value is not None and value < least:
                 raise ConfigError(f"task.{name} is {value}; expected at least {least}")
+        if self.revision is not None and self.location[0] != "hub":
+            raise ConfigError(
+                f"task.revision is {self.revision!r}, and the data is not read from the hub; leave "
+                "task.revision out, or type task.source=hub"
+            )
 
     @cached_property
     def location(self) -> tuple[str, Path | None]:
         """Return ``files`` and their folder, or ``hub`` or ``sample``; ``auto`` is resolved."""
         return locate(self.dataset, self.name, self.source, self.data_dir)
 
-    @property
-    def hub_revision(self) -> str | None:
-        """The commit of the hub's copy of the data; None if they are not the hub's."""
-        hub = self.dataset.hub
-        return hub_revision(hub, self.name) if hub and self.location[0] == "hub" else None
+    @cached_property
+    def commits(self) -> dict[str, str | None]:
+        """Return the commit of the hub's copy of each split that was read; None of other data."""
+        return {}
 
     def rows(self, split: str) -> Sequence[Any]:
         """Return rows of a split as published; of ``train`` from the file ``synthetic``, if any."""
@@ -81,7 +86,10 @@ class Task(ABC):
             if not rows:
                 raise DataError(f"{self.synthetic} has no rows; expected at least one record")
             return rows
-        return read(self.dataset, self.name, self.location, split, self.sample_seed)
+        rows, self.commits[split] = read(
+            self.dataset, self.name, self.location, split, self.sample_seed, self.revision
+        )
+        return rows
 
     def read_file(self, path: Path) -> Sequence[Any]:
         """Return rows of one file, in the first form whose files have its suffix."""
@@ -92,14 +100,16 @@ class Task(ABC):
     def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
         """Write synthetic training records: the sources of ``rows``, each with a new target.
 
-        By default as JSON lines of ``source`` and ``target``, or of ``text`` where rows are None.
-        A task that overrides this writes a published form.
+        By default as JSON lines of ``source`` and ``target``, or of ``text`` without a source, or
+        of the columns of these settings. A task that overrides this writes a published form.
         """
-        if rows is None:
-            write_lines(path, ({"text": target} for target in targets))
+        names = ("source", "target", "text")
+        source, target, text = (getattr(self, f"{name}_column", name) for name in names)
+        if rows is None or self.unconditional:
+            write_lines(path, ({text: one} for one in targets))
             return
         pairs: Any = zip(map(self.record, rows), targets, strict=True)
-        write_lines(path, ({"source": record.source, "target": t} for record, t in pairs))
+        write_lines(path, ({source: record.source, target: one} for record, one in pairs))
 
     @property
     def writes_nothing(self) -> str | None:

@@ -109,14 +109,11 @@ class Chat(Generation, OwnData):
             raise DataError(f"{row.place}: there is nothing before the answer; expected {_FORM}")
         return Instance(Conversation((*turns, ("assistant", ""))), ())
 
-    def texts(self, row: TableRow) -> tuple[str, ...]:
-        return tuple(text for _, text in self._turns(row))
-
     def _turns(self, row: TableRow) -> tuple[tuple[str, str], ...]:
         column = self.messages_column
         if column == "messages" and column not in row.values and "conversations" in row.values:
             column = "conversations"  # ShareGPT's
-        messages = row.cell(column, "task.messages_column")
+        messages = _parsed(row.cell(column, "task.messages_column"))
         if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
             raise DataError(
                 f"{row.place}: column {column!r} is {brief(messages)}; expected {_FORM}"

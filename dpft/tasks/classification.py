@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpft.config.errors import DataError, one_of
 from dpft.models.needs import Needs
@@ -19,23 +19,15 @@ if TYPE_CHECKING:
     from dpft.tasks.objectives.classifier import Classifier, Infilling
 
 
-class Row(NamedTuple):
-    """A labelled row of a file."""
-
-    texts: tuple[str, ...]  # one or two
-    label: int  # index into the task's classes
-    subset: str = ""  # part of the split, where parts are scored separately
-
-
 @dataclass(frozen=True)
 class Classes(Task):
     """A task whose answers are names of classes, in the order of labels."""
 
     classes: ClassVar[tuple[str, ...]]
 
-    def instance(self, record: Any, subset: str = "") -> Instance:
+    def instance(self, record: Any) -> Instance:
         """Return a record as a question, with the name of its class as the reference."""
-        return Instance(record, (self.classes[record.label],), subset)
+        return Instance(record, (self.classes[record.label],), getattr(record, "subset", ""))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         """Return ``accuracy``, or ``accuracy_SUBSET`` of each subset where there are any."""
@@ -59,7 +51,7 @@ class Classes(Task):
 
 @dataclass(frozen=True)
 class Classification(Classes):
-    """Classify one or two texts; a subclass names its classes. Its rows are `Row`s."""
+    """Classify one or two texts; a subclass names its classes. Its rows are `LabelledText`s."""
 
     max_length: int = 256
     mode: str = "head"
@@ -88,12 +80,8 @@ class Classification(Classes):
             return Classifier(tokenizer, self.max_length, self.classes)
         return Infilling(tokenizer, self.max_length, self.classes, self.template, self.label_words)
 
-    def record(self, row: Row) -> LabelledText:
-        return LabelledText(row.texts, row.label)
-
-    def instances(self, split: str) -> list[Instance]:
-        rows = self.rows(split)[: self.limit_eval]
-        return [self.instance(self.record(row), row.subset) for row in rows]
+    def record(self, row: LabelledText) -> LabelledText:
+        return row
 
 
 def _by_subset(predictions: Sequence[Prediction]) -> dict[str, list[Prediction]]:

@@ -3,17 +3,18 @@
 The published validation split is ``dev``. GLUE keeps the labels of its test splits to itself.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from dpft.config.errors import DataError, SplitError
-from dpft.tasks.classification import Classification, Row, answers
+from dpft.tasks.classification import Classification, answers
 from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.samples.texts import write_glue
-from dpft.tasks.sources import Dataset, Form, Hub, text_lines
+from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, text_lines
 
 
 class Columns(NamedTuple):
@@ -27,7 +28,7 @@ class Columns(NamedTuple):
     broken: float = 0.0
 
 
-def read_tsv(path: Path, columns: Columns) -> list[Row]:
+def read_tsv(path: Path, columns: Columns) -> list[LabelledText]:
     """Read labelled rows of one of GLUE's files, whose name says ``matched`` or ``mismatched``.
 
     Fields are separated by tabs, and quotes have no meaning.
@@ -57,7 +58,7 @@ def read_tsv(path: Path, columns: Columns) -> list[Row]:
                 f"{path}, line {number}: got {columns.label} {label!r} of {texts}; expected one of "
                 f"{', '.join(columns.values)}, and no empty text"
             )
-        rows.append(Row(tuple(texts), columns.values.index(label), _subset(path.name)))
+        rows.append(LabelledText(tuple(texts), columns.values.index(label), _subset(path.name)))
     return rows
 
 
@@ -66,20 +67,14 @@ def _subset(name: str) -> str:
     return next((part for part in ("mismatched", "matched") if part in name), "")
 
 
-def read_hub(
-    rows: Iterable[Mapping[str, Any]], split: str, texts: tuple[str, ...], classes: int
-) -> list[Row]:
-    """Read rows of the hub's copy, whose labels are the indices of the classes already."""
-    found = []
-    for number, row in enumerate(rows, 1):
-        *values, label = (row[name] for name in (*texts, "label"))
-        if label not in range(classes) or not all(isinstance(text, str) for text in values):
-            raise DataError(
-                f"row {number} of {split} of the hub's copy has the label {label} and the texts "
-                f"{values}"
-            )
-        found.append(Row(tuple(text.strip() for text in values), label, _subset(split)))
-    return found
+def _from_hub(
+    row: Mapping[str, Any], where: str, texts: tuple[str, ...], classes: int
+) -> LabelledText:
+    """Return a row of the hub's copy, whose labels are the indices of the classes already."""
+    *values, label = (row[name] for name in (*texts, "label"))
+    if label not in range(classes) or not all(isinstance(text, str) for text in values):
+        raise DataError(f"{where}: got the label {label} and the texts {values}")
+    return LabelledText(tuple(text.strip() for text in values), label, _subset(where))
 
 
 class Glue(Classification):
@@ -98,13 +93,13 @@ class Glue(Classification):
             Hub(
                 "nyu-mll/glue",
                 {"train": "train", "dev": "validation"},
-                partial(read_hub, texts=cls.columns.texts, classes=len(cls.classes)),
+                one_by_one(_from_hub, texts=cls.columns.texts, classes=len(cls.classes)),
                 config=cls.name,
             ),
             partial(write_glue, cls.name),
         )
 
-    def rows(self, split: str) -> Sequence[Row]:
+    def rows(self, split: str) -> Sequence[LabelledText]:
         if split == "test":
             raise SplitError(
                 f"GLUE publishes no labels of {self.name}'s test split; expected train or dev, "
@@ -165,7 +160,7 @@ class MNLI(Glue):
         Hub(
             "nyu-mll/glue",
             {"train": "train", "dev": "validation_matched+validation_mismatched"},
-            partial(read_hub, texts=("premise", "hypothesis"), classes=3),
+            one_by_one(_from_hub, texts=("premise", "hypothesis"), classes=3),
             config="mnli",
         ),
         partial(write_glue, "mnli"),

@@ -8,6 +8,7 @@ file; class names are given rather than collected.
 import hashlib
 from abc import abstractmethod
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -42,12 +43,7 @@ class Reading:
     # 64 bits of each record's digest: equal ones are equal records, but for odds of one in a
     # million at ten million records.
     contents: IntArray
-
-
-def contents_of(records: Iterable[Record]) -> IntArray:
-    """Return the `Reading.contents` of records, wherever they were read."""
-    digests = (hashlib.sha256(framed(record.parts())).digest() for record in records)
-    return _shortened(b"".join(digest[:8] for digest in digests))
+    labels: Mapping[str, int]  # how many rows have each `OwnData.label`
 
 
 def _shortened(digests: bytes | bytearray) -> IntArray:
@@ -63,7 +59,7 @@ def own_dataset(kind: str) -> Dataset:
 
 @dataclass(frozen=True)
 class OwnData(Task):
-    """A task on the user's own data; a subclass turns a row into a record, and names its texts."""
+    """A task on the user's own data; a subclass turns a row into a record."""
 
     train_file: str | None = None
     dev_file: str | None = None
@@ -158,7 +154,9 @@ class OwnData(Task):
             # The model that wrote them may have seen all of the real records.
             with suppress(ConfigError, DataError):  # or they are no longer there
                 trained.append(replace(self, synthetic=None)._reading("train").contents)
-        return float(np.isin(contents_of(records), np.concatenate(trained)).mean())
+        digests = (hashlib.sha256(framed(record.parts())).digest() for record in records)
+        contents = _shortened(b"".join(digest[:8] for digest in digests))
+        return float(np.isin(contents, np.concatenate(trained)).mean())
 
     @property
     def published(self) -> bool:
@@ -294,6 +292,7 @@ class OwnData(Task):
         # Synthetic training records belong to no user.
         owned = self.user_column is not None and (shared or (trains and self.synthetic is None))
         sides, contents, faults = array("B"), bytearray(), Faults(rows.path)
+        labels = {name: Counter[str]() for name in splits}
 
         def names() -> Iterable[str]:
             for number, row in enumerate(rows, 1):
@@ -303,6 +302,7 @@ class OwnData(Task):
                     digest = hashlib.sha256(framed(self.record(row).parts()))
                     side = self._falls_to(row, digest.hexdigest()) if shared else splits[0]
                     owner = self._owner(row) if owned else None
+                    labels[side][self.label(row)] += 1
                 except DataError as error:
                     faults.add(row.place, error)
                     continue
@@ -318,7 +318,7 @@ class OwnData(Task):
         for code, name in enumerate(splits):
             chosen = np.flatnonzero(side == code)
             theirs = owners.part(chosen) if owned else None
-            found[name] = Reading(rows.take(chosen), theirs, content[chosen])
+            found[name] = Reading(rows.take(chosen), theirs, content[chosen], labels[name])
         return found
 
     def _table(self, split: str) -> Rows:
@@ -329,7 +329,7 @@ class OwnData(Task):
             if file is not None:
                 tables[split] = self.read_file(file)
             elif self.source == "sample":
-                sample = read(self.dataset, self.name, self.location, split, self.sample_seed)
+                sample, _ = read(self.dataset, self.name, self.location, split, self.sample_seed)
                 tables[split] = cast(Rows, sample)
             else:
                 share = f", or task.{split}_share=0.1 to hold records out"
@@ -362,6 +362,10 @@ class OwnData(Task):
         if point / 2**64 < self.test_share:
             return "test"
         return "dev" if point / 2**64 < self.test_share + self.dev_share else "train"
+
+    def label(self, row: TableRow) -> str:
+        """Return the name of a row's class, where a task has classes."""
+        return ""
 
     def _content(self, row: TableRow, digest: str) -> str:
         """Return a digest of what a record says, whatever else the data says."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError, SettingError
 from dpft.config.flags import Flag, Stored, flag
+from dpft.config.schema import Positive
 from dpft.models.needs import Needs
 from dpft.tasks.base import Generation, check_room, fingerprint, perplexity
 from dpft.tasks.classification import answers
@@ -20,7 +20,7 @@ from dpft.tasks.objectives.base import Instance, Prediction, texts
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.samples import own as own_sample
-from dpft.tasks.table_files import TableRow, write_lines
+from dpft.tasks.table_files import TableRow
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -60,26 +60,17 @@ class TextToText(Generation, OwnData):
         return {**framed, "perplexity": True}
 
     def record(self, row: TableRow) -> TextRecord:
-        source, target = self.texts(row)
-        return TextRecord((source,), target)
+        source = self._text(row, "source_column")
+        return TextRecord((source,), self._text(row, "target_column"))
 
     def asked(self, row: TableRow) -> Instance:
         return Instance(TextRecord((self._text(row, "source_column"),), ""), ())
-
-    def texts(self, row: TableRow) -> tuple[str, str]:
-        return self._text(row, "source_column"), self._text(row, "target_column")
 
     def source_rows(self, sources: Sequence[str]) -> list[TableRow]:
         """Return rows with these sources; their targets are not used."""
         columns = self.source_column, self.target_column
         numbered = enumerate(sources, 1)
         return [TableRow(f"source {n}", dict.fromkeys(columns, text)) for n, text in numbered]
-
-    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write JSON lines with the columns of the settings."""
-        sources = (self._text(row, "source_column") for row in rows or ())
-        pairs = zip(sources, targets, strict=True)
-        write_lines(path, ({self.source_column: s, self.target_column: t} for s, t in pairs))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         both = texts(predictions)
@@ -101,7 +92,8 @@ class TextClassification(OwnData):
     text_column: str = "text"
     pair_column: str | None = None
     label_column: str = "label"
-    classes: tuple[str, ...] | str | None = None
+    classes: tuple[str | int | bool, ...] | str | None = None
+    class_weights: Mapping[str | int, Positive] | None = None
 
     name = "classification"
     dataset = own_dataset("classification")
@@ -111,7 +103,7 @@ class TextClassification(OwnData):
         super().__post_init__()
         given: Any = self.classes
         if given is None or given == FROM_DATA:
-            return
+            return  # weights of these are looked up with the classes
         names = [] if isinstance(given, str) else list(given)
         odd = any(isinstance(name, bool) or name is None for name in names)
         if odd or len({*map(str, names)}) < max(2, len(names)):
@@ -120,6 +112,7 @@ class TextClassification(OwnData):
                 "each once and true and false in quotes, as in "
                 """'task.classes=["true","false"]'"""
             )
+        _ = self.weights
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -138,11 +131,25 @@ class TextClassification(OwnData):
                 f"task.classes={FROM_DATA} to collect them from the training data, which publishes "
                 "that each of them occurs and is not covered by the guarantee"
             )
-        names = sorted({*self._labels(self._table("train"))})
+        names = sorted({*map(self.label, self._table("train"))})
         return tuple({_folded(name): name for name in reversed(names)}.values())[::-1]
 
-    def _labels(self, rows: Iterable[TableRow]) -> Iterator[str]:
-        return (row.name(self.label_column, "task.label_column") for row in rows)
+    def label(self, row: TableRow) -> str:
+        return row.name(self.label_column, "task.label_column")
+
+    @cached_property
+    def weights(self) -> tuple[float, ...]:
+        """Return the weight of each class's loss, which the user gives; empty if all are one."""
+        if not self.class_weights:
+            return ()
+        found = [1.0] * len(self.class_names)
+        for name, weight in self.class_weights.items():
+            number = self._number(str(name))
+            if number is None:
+                classes = ", ".join(self.class_names)
+                raise SettingError("task.class_weights", str(name), f"classes of {classes}")
+            found[number] = float(weight)
+        return tuple(found)
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
@@ -155,14 +162,21 @@ class TextClassification(OwnData):
         }
 
     def remarks(self) -> list[str]:
-        counts = Counter(self._labels(self.rows("train")))
+        counts = self._reading("train").labels
         spelled = ", ".join(
             f"{name!r} ({count:,} records) as {self.class_names[self._number(name) or 0]!r}"
             for name, count in sorted(counts.items())
             if name not in self.class_names
         )
         said = f"labels that differ in blanks, case or Unicode form are one class: {spelled}"
-        return [*super().remarks(), *([said] if spelled else [])]
+        found = {self._number(name) for name in counts}
+        absent = [name for number, name in enumerate(self.class_names) if number not in found]
+        unseen = f"classes without a training record: {', '.join(absent)}"
+        return [
+            *super().remarks(),
+            *([said] if spelled else []),
+            *([unseen] if absent else []),
+        ]
 
     @property
     def needs(self) -> Needs:
@@ -181,10 +195,10 @@ class TextClassification(OwnData):
         from dpft.tasks.objectives.classifier import Classifier, check_positions
 
         check_positions(loaded.model, self.max_length)
-        return Classifier(loaded.text_tokenizer, self.max_length, self.class_names)
+        return Classifier(loaded.text_tokenizer, self.max_length, self.class_names, self.weights)
 
     def record(self, row: TableRow) -> LabelledText:
-        name = row.name(self.label_column, "task.label_column")
+        name = self.label(row)
         number = self._number(name)
         if number is None:
             raise DataError(
@@ -202,8 +216,7 @@ class TextClassification(OwnData):
 
     def _content(self, row: TableRow, digest: str) -> str:
         # Not the number of its class, which one record of a new class would change.
-        name = row.name(self.label_column, "task.label_column")
-        return fingerprint([TextRecord(self.texts(row), name)])
+        return fingerprint([TextRecord(self.texts(row), self.label(row))])
 
     def texts(self, row: TableRow) -> tuple[str, ...]:
         names = ("text_column",) if self.pair_column is None else ("text_column", "pair_column")
@@ -217,9 +230,13 @@ class TextClassification(OwnData):
         return super().flags() + taken
 
     def details(self, split: str) -> list[str]:
-        counts = Counter(map(self._number, self._labels(self.rows(split))))
-        listed = ", ".join(f"{name} {counts[n]:,}" for n, name in enumerate(self.class_names))
-        return [*super().details(split), f"labels: {listed}"]
+        counts = Counter[int | None]()
+        for name, count in self._reading(split).labels.items():
+            counts[self._number(name)] += count
+        named = {name: counts[number] for number, name in enumerate(self.class_names)}
+        listed = ", ".join(f"{name} {count:,}" for name, count in named.items())
+        few = [] if split == "train" else shown.rare(named)
+        return [*super().details(split), f"labels: {listed}", *few]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         names = [p.prediction for p in predictions], [p.references[0] for p in predictions]
@@ -259,17 +276,10 @@ class LanguageModeling(Generation, OwnData):
         return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)
 
     def record(self, row: TableRow) -> TextRecord:
-        return TextRecord((), *self.texts(row))
+        return TextRecord((), self._text(row, "text_column"))
 
     def asked(self, row: TableRow) -> Instance:
         return self.instance(self.record(row))  # how likely the text itself is
-
-    def texts(self, row: TableRow) -> tuple[str]:
-        return (self._text(row, "text_column"),)
-
-    def write_records(self, rows: Sequence[Any] | None, targets: Sequence[str], path: Path) -> None:
-        """Write JSON lines with the column of the settings."""
-        write_lines(path, ({self.text_column: target} for target in targets))
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
         return {"perplexity": perplexity(predictions)}

@@ -135,9 +135,16 @@ def locate(dataset: Dataset, name: str, source: str, data_dir: str | None) -> Lo
     return "hub", None
 
 
-def read(dataset: Dataset, name: str, location: Location, split: str, seed: int) -> Sequence[Any]:
-    """Return the rows of a split."""
-    kind, folder = location
+def read(
+    dataset: Dataset,
+    name: str,
+    location: Location,
+    split: str,
+    seed: int,
+    revision: str | None = None,
+) -> tuple[Sequence[Any], str | None]:
+    """Return the rows of a split, and the commit of the hub's copy if they are its."""
+    (kind, folder), commit = location, None
     if folder is not None:
         rows = _read_folder(dataset, folder, split)
     elif kind == "hub":
@@ -148,8 +155,10 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
             raise SplitError(
                 f"{name} has no split {split!r}; expected one of {', '.join(hub.splits)}"
             )
-        names = hub.splits[split].split("+")
-        rows = [*chain(*(hub_rows(hub, load_hub(hub, name, one), one) for one in names))]
+        rows = []
+        for one in hub.splits[split].split("+"):
+            table, commit = load_hub(hub, name, one, revision)
+            rows += hub_rows(hub, table, one)
     else:
         sample = _sample(dataset, seed)
         if split not in sample:
@@ -157,7 +166,7 @@ def read(dataset: Dataset, name: str, location: Location, split: str, seed: int)
         rows = sample[split]
     if not rows:
         raise DataError(f"task {name} has no records in split {split!r}; expected at least one")
-    return rows
+    return rows, commit
 
 
 def _read_folder(dataset: Dataset, folder: Path, split: str) -> Sequence[Any]:
@@ -179,8 +188,12 @@ def _advice(name: str) -> str:
     )
 
 
-def load_hub(hub: Hub, name: str, hubs_split: str) -> Any:
-    """Return a split of the hub as a data set; raise DataError if the hub does not answer."""
+def load_hub(hub: Hub, name: str, hubs_split: str, revision: str | None) -> tuple[Any, str]:
+    """Return a split of the hub as a data set, and its commit.
+
+    Raises:
+        DataError: if the hub does not answer, and no copy of this revision is here.
+    """
     from dpft.config import offline
 
     offline.stay_offline_if_unreachable()
@@ -191,18 +204,24 @@ def load_hub(hub: Hub, name: str, hubs_split: str) -> Any:
     from datasets import load_dataset
 
     try:
-        return load_dataset(
-            hub.id, hub.config, revision=hub.revision, split=hubs_split, trust_remote_code=False
+        found = load_dataset(
+            hub.id,
+            hub.config,
+            revision=revision or hub.revision,
+            split=hubs_split,
+            trust_remote_code=False,
         )
     except Exception as error:  # the hub client raises many types; all mean the same here
         why = offline.refusal(error, "datasets", hub.id)
         raise DataError(f"{absent} ({why}). {_advice(name)}") from error
-
-
-def hub_revision(hub: Hub, name: str) -> str:
-    """Return the commit of the hub's copy that was downloaded last."""
-    (train, *_) = load_hub(hub, name, hub.splits["train"].split("+")[0]).cache_files
-    return Path(train["filename"]).parent.name  # .../0.0.0/COMMIT/NAME.arrow
+    commit = Path(found.cache_files[0]["filename"]).parent.name  # .../0.0.0/COMMIT/NAME.arrow
+    # Where the hub does not answer, the library takes the newest copy of any revision.
+    if revision not in (None, commit) and (offline.is_offline() or len(revision) == len(commit)):
+        raise DataError(
+            f"task.revision is {revision!r}, and the hub does not answer; the copy of {hub.id} on "
+            f"this machine is of {commit}: go online, or type task.revision={commit}"
+        )
+    return found, commit
 
 
 def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]], hubs_split: str) -> Sequence[Any]:
@@ -213,9 +232,11 @@ def hub_rows(hub: Hub, rows: Iterable[Mapping[str, Any]], hubs_split: str) -> Se
         raise DataError(f"the hub's copy of {hub.id} has no column {error}") from error
 
 
-def one_by_one(make: Callable[[Any, str], Any]) -> Callable[[Iterable[Any], str], list[Any]]:
+def one_by_one(make: Callable[..., Any], **how: Any) -> Callable[[Iterable[Any], str], list[Any]]:
     """Return a function that makes rows one by one, from a row of the hub and its place."""
-    return lambda rows, _: [make(row, f"the hub's copy, row {n}") for n, row in enumerate(rows, 1)]
+    return lambda rows, split: [
+        make(row, f"the hub's copy, row {n} of {split}", **how) for n, row in enumerate(rows, 1)
+    ]
 
 
 def table_rows(path: Path) -> Iterator[dict[str, Any]]:

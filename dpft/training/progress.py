@@ -19,9 +19,10 @@ from rich.progress import Progress as Bars
 from dpft.privacy import Mechanism
 from dpft.privacy.rounding import up
 from dpft.report.console import Console
+from dpft.report.terminal import clock
 
-# Seconds between lines where lines cannot be redrawn, as in a log file.
-_LINE_EVERY = 15.0
+# Seconds before the first line of a phase, and between lines, where lines cannot be redrawn.
+_FIRST_LINE, _LINE_EVERY = 2.0, 15.0
 
 
 class Progress:
@@ -40,7 +41,7 @@ class Progress:
             console=self.console,
             disable=not self.console.redraws or verbosity == "quiet",
         )
-        self._last_line = time.monotonic()
+        self._start_clock()
 
     def __enter__(self) -> Progress:
         self._bars.start()
@@ -70,6 +71,7 @@ class Progress:
             words = [name, note, "" if total is None else str(total), "..."]
             self.say(" ".join(filter(None, words)))
         done = 0
+        self._start_clock()
 
         def advance(count: int) -> None:
             nonlocal done
@@ -78,7 +80,7 @@ class Progress:
             if total is None or self.console.redraws or done == total:
                 return
             if self._waited():
-                self.say(f"{name} {done}/{total}")
+                self.say(f"{name} {done}/{total}{self._left(done, total)}")
 
         yield advance
         self._bars.update(bar, total=total or 1, completed=total or 1)
@@ -90,6 +92,7 @@ class Progress:
         """Show a bar over steps with loss and spent budget."""
         bar = self._bars.add_task("training", total=mechanism.steps, completed=start, note="")
         noised = mechanism.noise_multiplier > 0
+        self._start_clock()
 
         def show(step: int, summary: Mapping[str, Any]) -> None:
             if self.console.quiet:  # another rank shows it
@@ -110,7 +113,8 @@ class Progress:
             note = "  ".join(notes)
             self._bars.update(bar, completed=done, note=note)
             if line:
-                self.say(f"step {done}/{mechanism.steps}  {note}")
+                left = self._left(done - start, mechanism.steps - start)
+                self.say(f"step {done}/{mechanism.steps}  {note}{left}")
 
         yield show
 
@@ -118,8 +122,17 @@ class Progress:
         """Return whether noiseless figures may be shown: on a terminal, but not in a log file."""
         return self.console.is_terminal or not noised
 
+    def _start_clock(self) -> None:
+        self._began = time.monotonic()
+        self._next_line = self._began + _FIRST_LINE
+
     def _waited(self) -> bool:
-        """Return whether the last line was printed long ago; if so, wait as long again."""
-        if waited := time.monotonic() - self._last_line >= _LINE_EVERY:
-            self._last_line = time.monotonic()
+        """Return whether it is time for a line; if so, the next one comes later."""
+        if waited := time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _LINE_EVERY
         return waited
+
+    def _left(self, done: int, total: int) -> str:
+        """Return how long the rest of a phase takes at the speed so far."""
+        seconds = (time.monotonic() - self._began) * (total - done) / done
+        return f"  about {clock(seconds)} left" if done < total else ""

@@ -10,6 +10,7 @@ from dpft.config.flags import Flag, Stored, flag
 from dpft.config.published import is_other_size
 from dpft.config.schema import Audit, Run
 from dpft.models.hub import hub_name, pipeline_of
+from dpft.models.nf4 import count
 from dpft.privacy.guarantee import guarantee
 from dpft.runs.environment import forget_peak as forget_resident_peak
 from dpft.runs.environment import peak
@@ -58,7 +59,7 @@ def make_record(
             "pipeline": pipeline_of(task.needs, loaded.model.config),
             "adaptation": run.adapt.name,
             "flags": list(loaded.flags),
-            "parameters": sum(p.numel() for p in parameters),
+            "parameters": count(loaded.model),
             "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         },
         "mechanism": mechanism.to_dict() if mechanism.private else None,

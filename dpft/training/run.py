@@ -17,6 +17,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.published import with_part_flags
 from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
 from dpft.models.load import LoadedModel
+from dpft.models.nf4 import check_nf4
 from dpft.models.save import save_model
 from dpft.parallel.cohort import TrainingCohort, together
 from dpft.parallel.launch import check_launcher, check_processes, launched, restarted
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 # The threads that the process started with, unless a run sets them.
 _THREADS = torch.get_num_threads()
 # Packages that a record's tokens and gradient follow from.
-_COMPUTING = ("dpft", "torch", "transformers", "tokenizers", "peft", "numpy")
+_COMPUTING = ("dpft", "torch", "transformers", "tokenizers", "peft", "numpy", "bitsandbytes")
 
 
 @dataclass
@@ -64,8 +65,11 @@ def run_experiment(run: Run, data: Data | None = None) -> FinishedRun:
     """
     check_launcher(run.ranks)
     check_processes(run, launched())
+    device = device_of(run.device)
+    if run.model.dtype == "nf4":
+        check_nf4(device)
     forget_peak()
-    with joined(device_of(run.device), run.parallel) as cohort:
+    with joined(device, run.parallel) as cohort:
         check_alike(run, cohort)
         try:
             return _lead(run, cohort, data) if cohort.rank == 0 else _follow(run, cohort)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,13 @@ from dpft.config.errors import ConfigError, ModelError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel, load_model, stored_weights
+from dpft.models.nf4 import pack
 from dpft.parallel.cohort import Pipeline, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping.groups import ClipFunction
 from dpft.privacy.cohort import Cohort
+from dpft.privacy.guarantee import own_caveats
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
@@ -34,6 +37,7 @@ from dpft.privacy.untouched import Untouched
 from dpft.runs.atomic import sha256_file
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task, fingerprint
+from dpft.tasks.metrics.shown import rare
 from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
@@ -164,6 +168,12 @@ def prepare(
             "the model and would reveal records without noise; expected an objective that leaves "
             "it unchanged: add tokens where the model is made"
         )
+    size = mechanism.dataset_size
+    if mechanism.private and mechanism.delta >= 1 / size:  # known before a budget is spent
+        progress.warn(" ".join(own_caveats(None, mechanism.delta, task.unit_noun, size)))
+    scored = Counter(one.references for one in instances)
+    for remark in rare({name: scored[name,] for name in task.needs.classes}):
+        progress.warn(remark)
     if progress.may_tell(mechanism.noise_multiplier > 0):
         for remark in filter(None, [*task.remarks(), cut_in_encoding(examples)]):
             progress.warn(remark)
@@ -228,7 +238,7 @@ def prepare(
         units=units,
         key=key,
         header=header,
-        revision=task.hub_revision if cohort.rank == 0 else None,
+        revision=next(iter(task.commits.values()), None),
         weights=stored_weights(run.model) if cohort.rank == 0 else {},
         instances=instances,
         planted=planted,
@@ -286,7 +296,10 @@ def _load(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
     """Return the adapted model; where it is sharded, only the first rank reads weights."""
     weights = cohort.rank == 0 or not cohort.sharded
     loaded = load_model(run.model, task.needs, run.seed, weights=weights)
-    return adapt(loaded, run.adapt, task.needs, run.seed)
+    adapted = adapt(loaded, run.adapt, task.needs, run.seed)
+    if run.model.dtype == "nf4":
+        pack(adapted.model)
+    return adapted
 
 
 @torch.no_grad()

@@ -17,23 +17,11 @@ from dpft.runs import CheckpointError
 from dpft.training.run import run_experiment
 from tests.small_runs import settings, trained
 
-SMALL = [
-    "task.source=sample",
-    "task.limit_train=64",
-    "task.limit_eval=2",
-    "optim.batch_size=64",
-    "optim.steps=12",
-    "privacy.delta=1e-4",
-    "privacy.noise_seed=5",
-    "eps=1",
-    "decode=greedy",
-    "decode.max_new_tokens=5",
-    "threads=1",
-]
+SMALL = ["task.source=sample", "task.limit_train=64", "task.limit_eval=2", "optim.batch_size=64"]
+SMALL += ["optim.steps=12", "privacy.delta=1e-4", "privacy.noise_seed=5", "eps=1", "threads=1"]
+SMALL += ["decode=greedy", "decode.max_new_tokens=5"]
 # Nothing here depends on what the model knows.
 BOUND = ["audit=bound", "audit.gradients=300", "model=random-gpt2"]
-
-
 pytestmark = pytest.mark.usefixtures("quick_scores")
 
 
@@ -58,9 +46,7 @@ def test_a_right_run_is_not_refuted(tmp_path):
 
 
 def test_noise_that_is_left_out_is_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        Mechanism, "noise_stds", lambda self, thresholds: (0.0,) * len(self.thresholds)
-    )
+    monkeypatch.setattr(Mechanism, "noise_stds", lambda self, given: (0.0,) * len(given))
     with pytest.raises(AuditError, match="refutes"):
         execute(config(tmp_path, "name=broken", *BOUND))
     card = (tmp_path / "broken/model/README.md").read_text()

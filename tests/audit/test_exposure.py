@@ -8,27 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from transformers import AutoTokenizer
 
 import dpft
-from dpft.audit.exposure import (
-    LENGTHS,
-    WORDS,
-    exposure,
-    exposure_by_rank,
-    make_secrets,
-    section,
-)
-
-
-@pytest.fixture
-def others() -> np.ndarray:
-    return np.random.default_rng(0).normal(50, 4, size=4000)
+from dpft.audit.exposure import LENGTHS, WORDS, exposure, exposure_by_rank, make_secrets, section
 
 
 @pytest.mark.parametrize("deviations", [0.0, -1.0, -2.0, -3.0])
-def test_exposure_is_minus_log2_of_the_share_that_is_likelier(
-    others: np.ndarray, deviations: float
-) -> None:
+def test_exposure_is_minus_log2_of_the_share_that_is_likelier(deviations: float) -> None:
+    others = np.random.default_rng(0).normal(50, 4, size=4000)
     expected = -math.log2(stats.norm.cdf(deviations))
 
     assert exposure(50 + 4 * deviations, others) == pytest.approx(expected, rel=0.15, abs=0.15)
@@ -53,7 +41,8 @@ def test_a_rank_says_what_was_seen() -> None:
     assert exposure_by_rank(5000.0, others) == 0.0
 
 
-def test_secrets_are_made_of_few_words_that_are_one_token_each(tokenizer: object) -> None:
+def test_secrets_are_made_of_few_words_that_are_one_token_each() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(Path(dpft.__file__).parent / "models" / "tiny")
     secrets, words = make_secrets(tokenizer, 6, seed=3)
 
     assert len(set(words)) == WORDS
@@ -62,11 +51,4 @@ def test_secrets_are_made_of_few_words_that_are_one_token_each(tokenizer: object
     assert make_secrets(tokenizer, 6, seed=3)[0] == secrets
     assert make_secrets(tokenizer, 6, seed=4)[0] != secrets
     for word in words:
-        assert len(tokenizer.encode(f" {word}", add_special_tokens=False)) == 1  # type: ignore[attr-defined]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> object:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(Path(dpft.__file__).parent / "models" / "tiny")
+        assert len(tokenizer.encode(f" {word}", add_special_tokens=False)) == 1

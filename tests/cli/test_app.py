@@ -5,15 +5,12 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from dpft.cli.app import VERBS, app
+from dpft.cli.app import VERBS
 from dpft.cli.ls import typed
 from dpft.cli.score import decoding
 from dpft.cli.validate import check
@@ -21,45 +18,24 @@ from dpft.config import folder
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
-from tests.processes import dpft
+from tests.processes import dpft, invoke
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [f"{typed(g)}{name}" for g in folder.groups() for name in folder.choices(g)]
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(app, list(arguments))
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["ls"], ["--version"], ["train", "-h"]])
-def test_help_and_ls_load_neither_torch_nor_hydra(arguments):
-    """So that they answer at once."""
-    code = (
-        "import sys; from typer.testing import CliRunner; from dpft.cli.app import app; "
-        f"result = CliRunner().invoke(app, {arguments!r}); "
-        "print('torch' in sys.modules, 'hydra' in sys.modules, result.exit_code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-3:] == ["False", "False", "0"]
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_listed_and_has_a_help(verb):
-    assert f"  {verb} " in invoke("--help").output
-    assert invoke(verb, "--help").exit_code == 0
-
-
-def test_the_help_of_train_shows_every_choice_and_setting():
+def test_every_verb_setting_and_shipped_choice_is_listed():
+    said = invoke("--help").output
+    for verb in VERBS:
+        assert f"  {verb} " in said
+        assert invoke(verb, "--help").exit_code == 0
     said = invoke("train", "--help").output
     for group in folder.groups():
         assert f"\n{group}: {', '.join(folder.choices(group))}\n" in said
     assert "\n  eps: " in said
-
-
-def test_ls_shows_every_shipped_choice():
-    output = invoke("ls").output
+    said = invoke("ls").output
     for choice in SHIPPED:
-        assert f"  {choice.split('=')[1]} " in output
+        assert f"  {choice.split('=')[1]} " in said
     assert invoke("ls", "clip=ghost").output == (ROOT / "conf/clip/ghost.yaml").read_text()
 
 
@@ -68,12 +44,9 @@ def test_account_prints_the_papers_epsilons():
     result = invoke("account", *typed, "privacy.accountant=rdp", "--json")
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
-    epsilon = answer["epsilon"]
     assert answer["delta"] == 1 / (2 * 42061)
-    assert epsilon["rdp"] <= answer["target_epsilon"]
-    assert epsilon["prv"]["lower"] <= epsilon["prv"]["estimate"] <= epsilon["prv"]["upper"]
-    assert epsilon["prv"]["estimate"] == pytest.approx(6.98, abs=0.03)
-    assert epsilon["gdp_clt"] == pytest.approx(5.51, abs=0.03)
+    assert answer["epsilon"]["rdp"] <= answer["target_epsilon"] == 8
+    assert answer["epsilon"]["prv"]["estimate"] == pytest.approx(6.98, abs=0.03)
 
 
 def test_every_shipped_config_is_valid():
@@ -87,11 +60,11 @@ def test_score_reads_any_predictions_file(tmp_path, monkeypatch):
     """All but METEOR itself, whose start takes ten seconds and which other tests cover."""
     monkeypatch.setattr("dpft.tasks.metrics.coco.meteor", lambda predictions, references: 0.25)
     lines = [
-        {"prediction": "Aromi is a pub.", "references": ["Aromi is a pub.", "A pub: Aromi."]},
-        {"prediction": "The Mill serves tea by the river.", "references": ["The Mill has tea."]},
+        '{"prediction": "Aromi is a pub.", "references": ["Aromi is a pub.", "A pub: Aromi."]}',
+        '{"prediction": "The Mill serves tea outside.", "references": ["The Mill has tea."]}',
     ]
     file = tmp_path / "out.jsonl"
-    file.write_text("\n".join(map(json.dumps, lines)))
+    file.write_text("\n".join(lines))
     result = invoke("score", "task=e2e", f"predictions={file}", "--json")
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
@@ -146,7 +119,7 @@ REFUSED = [
     ("privacy.noise_multiplier=1 eps=3", "got eps=3 next to privacy.noise_multiplier=1"),
     ("eps=[", "cannot read 'eps=['"),
     ("eps=${nothing}", "Interpolation key 'nothing' not found"),
-    ("eps=1,2", "Ambiguous value for argument 'eps=1,2'"),
+    ("eps=1,2", "got eps=1,2; expected one value. For a run of each type dpft sweep eps=1,2"),
 ]
 
 
@@ -158,19 +131,12 @@ def test_an_error_of_hydra_is_one_sentence(typed, message):
     assert "HYDRA" not in result.stderr
 
 
-def test_train_prints_the_same(tmp_path):
-    """In another process, since Hydra sets up logging for the whole of one."""
-    result = dpft("train", "-m", "clip=bk,Ghost", cwd=tmp_path)
-    assert result.returncode == 2, result.stderr
-    assert result.stderr.startswith("dpft: clip is 'Ghost'; did you mean 'ghost'?")
-    assert result.stderr.count("\n") == 1
-
-
 def test_validate_says_what_it_could_not_check():
-    assert "were not checked; type task.train_size=N" in invoke("validate", "task=text2text").output
-    typed = ["task=text2text", "task.train_size=5000", "privacy.noise_multiplier=1", "eps=null"]
-    assert invoke("validate", *typed).output == f"ok: {' '.join(typed)}\n"
-    result = invoke("validate", "task=text2text", "task.train_size=270")
+    typed = ["validate", "task=text2text"]
+    assert "were not checked; type task.train_size=N" in invoke(*typed).output
+    given = ["task.train_size=5000", "privacy.noise_multiplier=1", "eps=null"]
+    assert invoke(*typed, *given).output == f"ok: task=text2text {' '.join(given)}\n"
+    result = invoke(*typed, "task.train_size=270")
     assert "optim.batch_size is 1024 for 270" in result.stderr
     assert "type optim.batch_size=64" in " ".join(result.stderr.split())
 
@@ -183,12 +149,10 @@ def test_validate_checks_the_run_that_is_resumed(tmp_path):
     # Its size is not known here, but was when it began.
     assert invoke(*asked, "device=cpu").output == f"ok: resume={tmp_path} device=cpu\n"
     result = invoke(*asked, "eps=5")
-    assert result.exit_code == 2
-    assert f"got eps next to resume={tmp_path}" in result.stderr
+    assert (result.exit_code, f"got eps next to resume={tmp_path}" in result.stderr) == (2, True)
     file.write_text(yaml.safe_dump({**stored, "seed": -1}))
     result = invoke(*asked)
-    assert result.exit_code == 2
-    assert "seed is -1" in result.stderr
+    assert (result.exit_code, "seed is -1" in result.stderr) == (2, True)
 
 
 def test_a_file_that_cannot_be_written_is_one_message_wherever_it_happens(monkeypatch):

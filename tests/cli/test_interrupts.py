@@ -29,24 +29,30 @@ main()
 """
 
 
-def interrupted(module, handler="default_int_handler", number=signal.SIGINT, **environment):
+SAID = "dpft: stopped; nothing was started, the same command starts over\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "number", "rank", "said"),
+    [
+        ("typer", signal.SIGINT, "0", SAID),
+        ("dpft.cli.ls", signal.SIGINT, "0", SAID),
+        ("typer", signal.SIGTERM, "0", SAID),
+        ("typer", signal.SIGTERM, "1", ""),  # of several ranks the first says it
+    ],
+)
+def test_a_signal_during_an_import_is_a_sentence(module, number, rank, said):
+    handler = "default_int_handler" if number == signal.SIGINT else "SIG_DFL"
     code = CODE.format(module=module, handler=handler, number=int(number))
-    env = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    env = os.environ | {"RANK": rank}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stderr) == (128 + number, said)
 
 
-@pytest.mark.parametrize("module", ["typer", "dpft.cli.ls"])
-def test_ctrl_c_during_an_import_is_a_sentence(module):
-    done = interrupted(module)
-    assert done.returncode == 130
-    assert done.stderr == "dpft: stopped; nothing was started, the same command starts over\n"
-
-
-def test_sigterm_is_a_sentence_too_and_of_several_ranks_the_first_says_it():
-    done = interrupted("typer", "SIG_DFL", signal.SIGTERM)
-    assert (done.returncode, done.stderr.count("dpft: stopped")) == (143, 1)
-    done = interrupted("typer", "SIG_DFL", signal.SIGTERM, RANK="1")
-    assert (done.returncode, done.stderr) == (143, "")
+def status_of(verb, resumes="resumes"):
+    with pytest.raises(SystemExit) as ended:
+        guarded(verb, "train", resumes)()
+    return ended.value.code
 
 
 def test_a_library_that_trips_over_an_interrupt_does_not_hide_it(capsys):
@@ -58,9 +64,7 @@ def test_a_library_that_trips_over_an_interrupt_does_not_hide_it(capsys):
         finally:
             print(never)  # noqa: F821
 
-    with pytest.raises(SystemExit) as ended:
-        guarded(verb, "train")()
-    assert ended.value.code == 128 + signal.SIGTERM
+    assert status_of(verb) == 128 + signal.SIGTERM
     assert "dpft: stopped" in capsys.readouterr().err
 
 
@@ -79,39 +83,32 @@ def test_the_message_promises_to_continue_what_was_started(capsys, resumes, note
         error.__notes__ = notes
         raise error
 
-    with pytest.raises(SystemExit):
-        guarded(verb, "train", "resumes" if resumes else "")()
+    status_of(verb, "resumes" if resumes else "")
     assert capsys.readouterr().err.startswith(f"dpft: stopped; {said}")
 
 
-def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch, capsys):
-    """Of two ranks one is killed, and torchrun stops the other while that prints its error."""
+def refused():
+    raise ConfigError("rank 1 of 2 stopped")
 
-    def verb():
-        raise ConfigError("rank 1 of 2 stopped")
+
+def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch):
+    """Of two ranks one is killed, and torchrun stops the other while that prints its error."""
 
     def interrupted(said):
         raise Stopped(signal.SIGTERM)
 
     monkeypatch.setattr("dpft.cli.guard.refuse", interrupted)
-    with pytest.raises(SystemExit) as ended:
-        guarded(verb, "train", "resumes")()
-    assert ended.value.code == 143
+    assert status_of(refused) == 143
 
 
 def test_a_signal_after_the_verb_ends_the_process_by_itself():
     """Typer would give status 130 to any signal, even while a rank prints its error."""
-
-    def verb():
-        raise ConfigError("rank 1 of 2 stopped")
-
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_at_signals()
-        with pytest.raises(SystemExit):
-            guarded(verb, "train", "resumes")()
+        status_of(refused)
         assert {signal.getsignal(number) for number in usual} == {signal.SIG_DFL}
     finally:
         for number, handler in usual.items():

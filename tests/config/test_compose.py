@@ -22,7 +22,6 @@ TOGETHER = [
 @pytest.mark.parametrize(
     "words",
     [
-        (),
         *TOGETHER,
         ("+experiment=demo", "eps=1"),
         ("+hparams_search=li2022-table6-lora",),
@@ -46,34 +45,19 @@ def test_composing_fast_is_composing(words):
 
 
 def test_a_config_may_be_changed():
-    compose(["task=sst2"])["task"]["name"] = "other"
-    compose([])["optim"]["betas"].append(1)
-    assert compose(["task=sst2"])["task"]["name"] == "sst2"
-    assert compose([])["optim"]["betas"] == [0.9, 0.999]
+    for _ in range(2):
+        config = compose(["task=sst2"])
+        assert (config["task"]["name"], config["optim"]["betas"]) == ("sst2", [0.9, 0.999])
+        config["task"]["name"] = "other"
+        config["optim"]["betas"].append(1)
 
 
-@pytest.mark.parametrize(
-    "words", [["eps=3", "privacy.epsilon=3.0"], ["sampling=shuffle", "+privacy.sampling=shuffle"]]
-)
-def test_one_value_by_two_names_is_no_contradiction(words):
-    shorter = compose([words[0]])
-    assert compose([word.lstrip("+") for word in words])["privacy"] == shorter["privacy"]
-
-
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("task.label_column=Größe", "Größe"),
-        ("task.train_file=Übung.csv", "Übung.csv"),
-        ("task.train_file=eq=1.csv", "eq=1.csv"),
-        ("task.train_file=a&b #1!.csv", "a&b #1!.csv"),
-        ("task.classes=[größer, kleiner]", ["größer", "kleiner"]),
-        ("task.classes=[C++,C#]", ["C++", "C#"]),
-    ],
-)
-def test_accents_and_signs_need_no_quotes(word, value):
-    composed = compose(["task=classification", word])["task"]
-    assert composed[word.partition("=")[0].removeprefix("task.")] == value
+@pytest.mark.parametrize("file", ["Übung.csv", "eq=1.csv", "a&b #1!.csv"])
+@pytest.mark.parametrize("classes", [["größer", "kleiner"], ["C++", "C#"]])
+def test_accents_and_signs_need_no_quotes(file, classes):
+    typed = (f"task.train_file={file}", f"task.classes=[{', '.join(classes)}]")
+    composed = compose(["task=classification", *typed])["task"]
+    assert (composed["train_file"], composed["classes"]) == (file, classes)
 
 
 @pytest.mark.parametrize("value", ["demo (1)", "it's", 'a"b(', "a[1].csv", "{x"])

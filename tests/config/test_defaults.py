@@ -1,11 +1,7 @@
 """Defaults by model, method and task: what is typed wins, and what is complete stays as it is."""
 
-import re
-
 import pytest
-from typer.testing import CliRunner
 
-from dpft.cli.app import app
 from dpft.cli.recipe import RECIPES
 from dpft.config import defaults
 from dpft.config.compose import compose
@@ -15,15 +11,12 @@ from dpft.reproduce.papers import load, names
 from dpft.reproduce.tables.plan import empty_plan, words_at
 from dpft.runs.identity import config_hash
 from dpft.training.run import run_experiment
-from tests.cli.test_recipes import file_of, settings_in
+from tests.cli.test_recipes import first_point
+from tests.processes import invoke
+from tests.small_runs import WORDS
 
-OWN = (
-    "task=classification",
-    "task.classes=[a,b]",
-    "task.train_file=x.csv",
-    "model=minilm",
-    "eps=3",
-)
+OWN = ("task=classification", "task.classes=[a,b]", "task.train_file=x.csv", "model=minilm")
+OWN += ("eps=3",)
 
 
 def of_papers():
@@ -37,14 +30,9 @@ def of_papers():
     return sorted(words)
 
 
-def of_recipes():
-    for name in sorted(path.stem for path in RECIPES.glob("*.yaml")):
-        words = [word for word in settings_in(file_of(name)) if not word.startswith("hydra")]
-        yield tuple(re.sub(r"=choice\(([^,)]+).*", r"=\1", word) for word in words)
-
-
 def test_no_table_and_no_recipe_is_changed(monkeypatch):
-    commands = [*of_papers(), *of_recipes()]
+    recipes = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+    commands = [*of_papers(), *map(first_point, recipes)]
     assert len(commands) > 100
     with_rows = [compose(words) for words in commands]
     monkeypatch.setattr(defaults, "ROWS", ())
@@ -108,10 +96,8 @@ def test_a_run_says_and_keeps_what_it_took(monkeypatch, tmp_path, capsys):
     values = {"optim.lr": 3e-3, "model.pooling": "mean"}
     row = Row(("random:bert",), "linear", ("classification",), "a test", values, usual=True)
     monkeypatch.setattr(defaults, "ROWS", (row,))
-    words = ("task=classification", "task.source=sample", "model=custom", "model.name=b", "eps=3")
-    words += ("model.path=random:bert", "optim.steps=1", "optim.batch_size=64", "threads=1")
-    words += ("task.limit_train=200", "task.limit_eval=4", f"runs_dir={tmp_path}", "device=cpu")
-    assert CliRunner().invoke(app, ["validate", *words]).output.count("default here: adapt=linear")
+    words = (*WORDS, "task=classification", "device=cpu", f"runs_dir={tmp_path}")
+    assert invoke("validate", *words).output.count("default here: adapt=linear")
     record = run_experiment(parse(compose(words))).record
     taken = {"adapt": "linear", **values}
     assert record["origin"] == {"values": taken, "source": "a test"}

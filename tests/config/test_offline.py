@@ -1,7 +1,6 @@
 """One request decides if the hub is asked; downloads are used without it."""
 
 import os
-import socket
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,47 +21,37 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def answering():
+def port_that_is(kind):
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever)
-        thread.start()
+        if kind == "answering":
+            thread.start()
+        if kind == "closed":
+            server.server_close()
         yield server.server_port
-        server.shutdown()
-        thread.join()
-
-
-@contextmanager
-def silent():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-@contextmanager
-def closed():
-    with silent() as port:
-        pass
-    yield port
+        if kind == "answering":
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(
-    ("server", "names", "reached"),
+    ("kind", "name", "reached"),
     [
-        (answering, ["HF_ENDPOINT"], True),
-        (silent, ["HF_ENDPOINT"], False),
-        (answering, ["HTTPS_PROXY"], False),
-        (closed, ["HF_ENDPOINT"], False),
-        (closed, ["ALL_PROXY"], True),  # left to the hub's client
+        ("answering", "HF_ENDPOINT", True),
+        ("silent", "HF_ENDPOINT", False),
+        ("answering", "HTTPS_PROXY", False),
+        ("closed", "HF_ENDPOINT", False),
+        ("closed", "ALL_PROXY", True),  # left to the hub's client
     ],
 )
-def test_one_request_decides_whether_the_hub_is_asked(monkeypatch, server, names, reached):
-    for name in [*os.environ]:
-        if name.lower().endswith("_proxy") or name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-            monkeypatch.delenv(name)
+def test_one_request_decides_whether_the_hub_is_asked(monkeypatch, kind, name, reached):
+    for other in [*os.environ]:
+        if other.lower().endswith("_proxy") or other in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+            monkeypatch.delenv(other)
     monkeypatch.setenv("HF_HUB_OFFLINE", "")  # restored afterwards, whatever is decided
     monkeypatch.setattr(offline, "WAIT", WAIT)
-    with server() as port:
-        for name in names:
-            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+    with port_that_is(kind) as port:
+        monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
         began = time.monotonic()
         offline.stay_offline_if_unreachable()
         assert time.monotonic() - began < WAIT + 2

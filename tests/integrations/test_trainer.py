@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from pydantic import ValidationError
 from torch import nn
 from transformers import (
@@ -23,8 +24,6 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
-    PretrainedConfig,
-    PreTrainedModel,
     RobertaConfig,
     RobertaForMaskedLM,
     T5Config,
@@ -41,17 +40,29 @@ from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
-from dpft.integrations.transformers.records import loss_of
-from dpft.privacy import keys
+from dpft.integrations.transformers.records import (
+    CollatedAlone,
+    FixedRows,
+    examples_of,
+    loss_of,
+)
+from dpft.privacy import Mechanism, keys, make_clipper
+from dpft.privacy.noise import Slice, noisy_means_
+from dpft.privacy.sampling import PoissonSampler
 from dpft.runs.identity import opened, sealed
 from dpft.runs.lineage import read_lineage
 from dpft.runs.noise_key import key_from_seed
+from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.units import Records
 from dpft.training.devices import rounds_like
-from tests.integrations.by_hand import take_steps
+from dpft.training.executors import add_clipped
+from tests.privacy.reference import clip_records, record_gradients
 
 VOCAB = 23
 TINY = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1}
 BERT = {**TINY, "num_attention_heads": 2, "vocab_size": VOCAB, "max_position_embeddings": 16}
+GPT2 = {"n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": VOCAB}
+T5 = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": VOCAB}
 PRIVACY = PrivacyArguments(noise_multiplier=1.0, delta=1e-3, threshold=0.5, noise_seed=7)
 
 
@@ -82,30 +93,12 @@ def collate(records):
 
 def llama(dtype=torch.float32):
     torch.manual_seed(1)
-    config = LlamaConfig(
-        **TINY,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        vocab_size=VOCAB,
-        max_position_embeddings=16,
-    )
-    return LlamaForCausalLM(config).to(dtype)
+    return LlamaForCausalLM(LlamaConfig(**BERT, num_key_value_heads=2)).to(dtype)
 
 
 def gpt2(**more):
     torch.manual_seed(1)
-    return GPT2LMHeadModel(
-        GPT2Config(
-            n_layer=1,
-            n_embd=8,
-            n_head=2,
-            n_positions=16,
-            vocab_size=VOCAB,
-            bos_token_id=1,
-            eos_token_id=2,
-            **more,
-        )
-    )
+    return GPT2LMHeadModel(GPT2Config(**GPT2, bos_token_id=1, eos_token_id=2, **more))
 
 
 ARGUMENTS = {
@@ -121,26 +114,16 @@ ARGUMENTS = {
 }
 
 
-def trainer_of(folder, model=None, data=None, kind=PrivateTrainer, privacy=PRIVACY, **more):
-    made = {**ARGUMENTS, "num_train_epochs": 1.5}
-    own = {
-        name: more.pop(name)
-        for name in (
-            "callbacks",
-            "collator",
-            "per_example_loss",
-            "compute_metrics",
-            "eval_dataset",
-            "optimizers",
-            "optimizer_cls_and_kwargs",
-        )
-        if name in more
-    }
+def trainer_of(
+    folder, model=None, data=None, kind=PrivateTrainer, privacy=PRIVACY, collator=collate, **more
+):
+    own = {name: more.pop(name) for name in [*more] if not hasattr(TrainingArguments, name)}
+    settings = {**ARGUMENTS, "num_train_epochs": 1.5, **more}
     return kind(
         model=llama() if model is None else model,
-        args=TrainingArguments(str(folder), **{**made, **more.pop("args", {}), **more}),
+        args=TrainingArguments(str(folder), **settings),
         train_dataset=Texts() if data is None else data,
-        data_collator=own.pop("collator", collate),
+        data_collator=collator,
         privacy=privacy,
         **own,
     )
@@ -148,6 +131,10 @@ def trainer_of(folder, model=None, data=None, kind=PrivateTrainer, privacy=PRIVA
 
 def weights(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def same_bits(trainer, expected):
+    return all(torch.equal(expected[name], p) for name, p in weights(trainer.model).items())
 
 
 class KilledError(Exception):
@@ -165,21 +152,82 @@ class StopAt(TrainerCallback):
             raise KilledError
 
 
-# --- exact ----------------------------------------------------------------------------------------
+def killed(folder, model, step=5, **more):
+    trainer = trainer_of(folder, model, **more, callbacks=[StopAt(step)])
+    with pytest.raises(KilledError):
+        trainer.train()
+    return trainer
 
 
-def test_weights_are_those_of_brute_force_with_the_same_draws(tmp_path):
-    model, data = llama(torch.float64), Texts()
-    other = copy.deepcopy(model)
+def take_steps(model, data, batch=6, steps=6, sigma=1.0, threshold=0.5):
+    """Move a causal model's weights in place as `trainer_of` does: one backward a record, and SGD.
+
+    Returns:
+        The mechanism, and how many records each step drew.
+    """
+    key = key_from_seed(PRIVACY.noise_seed)
+    mechanism = Mechanism(len(data), batch, steps, sigma, (threshold,), PRIVACY.delta)
+    sampler = PoissonSampler(mechanism, key)
+
+    def loss(i):  # of one record alone
+        ids = torch.tensor([data[i]["input_ids"]])
+        logits = model(input_ids=ids).logits[0, :-1]
+        return nn.functional.cross_entropy(logits, ids[0, 1:])
+
+    sizes = []
+    for step in range(steps):
+        drawn = sampler.batch(step)
+        sizes.append(len(drawn))
+        records = record_gradients(model, lambda j, drawn=drawn: loss(drawn[j]), len(drawn))
+        _, sums = clip_records(records, [[*records[0]]], lambda k, n: min(1.0, threshold / n))
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                flat = sums[name].reshape(-1).contiguous()
+                own = keys.derive(key, "noise", step, name)
+                noisy_means_([Slice(flat, own, sigma * threshold)], batch)
+                parameter.data.sub_(ARGUMENTS["learning_rate"] * flat.view_as(parameter))
+    return mechanism, sizes
+
+
+def _last_block(model):
+    model.requires_grad_(False)
+    model.model.layers[-1].requires_grad_(True)
+    return model
+
+
+def _adapted(model):
+    own = {"r": 2, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
+    config = LoraConfig(**own, modules_to_save=["lm_head"], use_rslora=True)
+    made = get_peft_model(model, config).double()
+    for name, parameter in made.named_parameters():
+        if "lora_B" in name:  # else its first gradient is all that there is
+            nn.init.normal_(parameter, std=0.1)
+    return made
+
+
+PARTS = {
+    "everything": lambda model: model,
+    "the last block": _last_block,
+    "LoRA and a head": _adapted,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_trained_moves_as_by_brute_force_with_the_same_draws_and_nothing_else(
+    tmp_path, part
+):
+    torch.manual_seed(2)
+    model, data = PARTS[part](llama(torch.float64)), Texts()
+    other, before = copy.deepcopy(model), weights(model)
     trainer = trainer_of(tmp_path, model, data, optim="sgd", lr_scheduler_type="constant")
     trainer.train()
-    mechanism, sizes = take_steps(
-        other, data, seed=7, batch=6, steps=6, sigma=1.0, threshold=0.5, rate=1e-2
-    )
+    mechanism, sizes = take_steps(other, data)
     assert trainer.privacy.mechanism.epsilons()["rdp"] == mechanism.epsilons()["rdp"]
     assert len(set(sizes)) > 2  # Poisson, over microbatches
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert {n for n, p in weights(model).items() if not torch.equal(p, before[n])} == trained
     for name, parameter in other.named_parameters():
-        torch.testing.assert_close(model.state_dict()[name], parameter.data, rtol=0, atol=1e-10)
+        torch.testing.assert_close(weights(model)[name], parameter.data, rtol=0, atol=1e-10)
 
 
 HEADS = {
@@ -191,17 +239,7 @@ HEADS = {
     ),
     "number": lambda: BertForSequenceClassification(BertConfig(**BERT, num_labels=1)),
     "causal": gpt2,
-    "encoder-decoder": lambda: T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=VOCAB,
-            d_model=8,
-            d_kv=4,
-            d_ff=8,
-            num_layers=1,
-            num_heads=2,
-            decoder_start_token_id=0,
-        )
-    ),
+    "encoder-decoder": lambda: T5ForConditionalGeneration(T5Config(**T5, decoder_start_token_id=0)),
 }
 
 
@@ -217,11 +255,78 @@ def test_a_records_loss_is_what_the_model_says_of_it_alone(head):
         "number": {"labels": torch.tensor([0.5, -1.0, 2.0, 0.0])},
     }
     batch |= targets.get(head, {"labels": labels})
+    filled = {"input_ids": 0, "attention_mask": 0, "labels": -100}
     with torch.no_grad():
         ours = loss_of(model)(model, batch)
+        if batch["labels"].shape == ids.shape:  # report 7 of `tests/test_public_reports.py`
+            wider = {n: nn.functional.pad(x, (0, 6), value=filled[n]) for n, x in batch.items()}
+            torch.testing.assert_close(loss_of(model)(model, wider), ours, rtol=0, atol=1e-6)
         for i in range(4):
             alone = model(**{name: x[i : i + 1] for name, x in batch.items()}).loss
             torch.testing.assert_close(ours[i], alone)
+
+
+def lora_on_bfloat16():
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    torch.manual_seed(2)
+    model = get_peft_model(llama(torch.bfloat16), config)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return model
+
+
+@pytest.mark.parametrize("model", [llama, lora_on_bfloat16])
+def test_in_bfloat16_shapes_follow_from_each_record_alone(tmp_path, monkeypatch, model):
+    shapes = set()
+
+    def noted(units, model, clipper, batch, *rest):
+        shapes.add(tuple(batch.batch.tensors["input_ids"].shape))
+        add_clipped(units, model, clipper, batch, *rest)
+
+    monkeypatch.setattr("dpft.integrations.transformers.trainer.add_clipped", noted)
+    data = [{"input_ids": ids * (1 + 3 * (n % 2))} for n, ids in enumerate(Texts().rows)]
+    made = model()
+    made.config.max_position_embeddings = 64
+    trainer = trainer_of(tmp_path, made, data, bf16=True, max_steps=3)
+    trainer.train()
+    assert shapes == {(2, 16), (2, 24), (2, 32)}  # a record and padding
+    header = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])
+    assert '"bf16": true' in json.dumps(header)
+    assert trainer.privacy.steps_spent == 3
+
+
+def test_in_bfloat16_a_record_adds_the_same_bits_next_to_any_other():
+    model, rows = llama(), [{"input_ids": ids} for ids in Texts().rows]
+    objective = Mixed(CollatedAlone(collate, loss_of(model), model.config))
+    clipper = make_clipper(model, threshold=0.1)
+    sums = []
+    for others in ((), (1,), (2, 3, 5)):
+        examples = examples_of([rows[0], *(rows[i] for i in others)])
+        units = Records(objective, examples, FixedRows(64, rows=4))
+        place = [one.record for one in examples].index(rows[0])
+        (piece,) = units.microbatches(range(len(units)), 0)
+        batch = units.batch(piece, 0)
+        assert len(batch) == 5
+        clipper.backward(objective.losses(model, batch.batch), real=batch.real)
+        sums.append(clipper.norms[place].clone())
+        assert batch.real.sum() == len(examples)
+        model.zero_grad()
+    assert len({float(x) for x in sums}) == 1
+
+
+def test_a_run_in_bfloat16_is_that_in_float32_but_for_rounding(tmp_path):
+    privacy, reached = replace(PRIVACY, noise_multiplier=0.1), {}
+    for name in ("float32", "bfloat16"):
+        more = {"optim": "sgd", "learning_rate": 1.0, "bf16": name == "bfloat16", "max_steps": 4}
+        trainer = trainer_of(tmp_path / name, privacy=privacy, **more)
+        trainer.train()
+        reached[name] = torch.cat([x.flatten() for x in weights(trainer.model).values()])
+    begun = torch.cat([x.flatten() for x in weights(llama()).values()])
+    moved = (reached["float32"] - begun).norm()
+    assert 0 < (reached["bfloat16"] - reached["float32"]).norm() < 0.02 * moved
+    with pytest.raises(ConfigError, match="left autocast in the model's forward"):
+        trainer_of(tmp_path / "again", trainer.model).train()
 
 
 # --- resuming -------------------------------------------------------------------------------------
@@ -238,29 +343,20 @@ def _of_classes(model, inputs):
 
 
 OWN_LOSS = {"collator": _classes, "per_example_loss": _of_classes}
+EVERY_SECOND = {"save_strategy": "steps", "save_steps": 2}
 
 
 def test_a_trainer_that_was_interrupted_goes_on_in_the_same_process(tmp_path):
     """Saving and evaluating note things in the model's configuration: its class, its problem."""
-    trainer = trainer_of(
-        tmp_path,
-        HEADS["classes"](),
-        eval_dataset=Texts(changed=range(24)),
-        max_steps=4,
-        save_strategy="steps",
-        save_steps=2,
-        callbacks=[StopAt(3)],
-        **OWN_LOSS,
-    )
-    with pytest.raises(KilledError):
-        trainer.train()
+    held = Texts(changed=range(24))
+    settings = {"max_steps": 4, **EVERY_SECOND, "eval_dataset": held, **OWN_LOSS}
+    trainer = killed(tmp_path, HEADS["classes"](), 3, **settings)
     trainer.evaluate()
     trainer.pop_callback(StopAt)
     trainer.train(resume_from_checkpoint=True)
     assert trainer.privacy.steps_spent == 4
 
 
-EVERY_SECOND = {"save_strategy": "steps", "save_steps": 2}
 SAVED = {**EVERY_SECOND, "activation_checkpointing": True}
 
 
@@ -277,9 +373,7 @@ def unbroken(tmp_path_factory):
 def broken(tmp_path_factory):
     """The same, killed in its last step."""
     folder = tmp_path_factory.mktemp("broken")
-    trainer = trainer_of(folder, gpt2(), **SAVED, callbacks=[StopAt(5)])
-    with pytest.raises(KilledError):
-        trainer.train()
+    trainer = killed(folder, gpt2(), **SAVED)
     assert trainer.privacy.steps_spent == 6  # in the ledger before the weights moved
     assert trainer.privacy.epsilon == trainer.privacy.mechanism.epsilon_after(6)
     return folder
@@ -298,20 +392,9 @@ def test_a_killed_run_goes_on_to_the_same_bits(unbroken, broken, tmp_path, resum
     folder, expected = unbroken
     trainer = again(broken, tmp_path)
     trainer.train(resume_from_checkpoint=resume)  # None: all from the first step, as replays
-    assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+    assert same_bits(trainer, expected)
     assert trainer.privacy.ledger.read_bytes() == (folder / "ledger.jsonl").read_bytes()
     assert trainer.privacy.steps_spent == 6
-
-
-class Images(torch.utils.data.Dataset):
-    """Twenty-four images of four by four pixels, in two classes."""
-
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, i):
-        g = torch.Generator().manual_seed(i)
-        return {"pixel_values": torch.rand(3, 4, 4, generator=g), "labels": i % 2}
 
 
 def vit():
@@ -320,50 +403,28 @@ def vit():
     return ViTForImageClassification(config)
 
 
-IMAGES = {"data": Images(), "collator": default_data_collator, **EVERY_SECOND}
+def _lora():
+    torch.manual_seed(3)
+    config = LoraConfig(r=2, target_modules=["c_attn"], lora_dropout=0.1, fan_in_fan_out=True)
+    return get_peft_model(gpt2(), config)
 
 
-class Numbers(torch.utils.data.Dataset):
-    """Sixty-four records of three numbers, of which one is not finite."""
-
-    def __init__(self, place, value):
-        self.x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
-        self.x[place, 1] = value
-
-    def __len__(self):
-        return 64
-
-    def __getitem__(self, i):
-        return {"x": self.x[i], "labels": self.x[i].nan_to_num().sum()}
+def test_an_adapter_that_was_killed_goes_on_to_the_same_bits_and_ends_once(tmp_path):
+    whole = trainer_of(tmp_path / "whole", _lora(), **SAVED)
+    whole.train()
+    killed(tmp_path / "run", _lora(), 3, **SAVED)
+    for _ in range(2):  # the second time nothing is left to do
+        trainer = trainer_of(tmp_path / "run", _lora(), **SAVED)
+        trainer.train(resume_from_checkpoint=True)
+        assert same_bits(trainer, weights(whole.model))
+        assert trainer.privacy.ledger.read_bytes() == whole.privacy.ledger.read_bytes()
 
 
-class Line(PreTrainedModel):
-    config_class = PretrainedConfig
-
-    def __init__(self):
-        super().__init__(PretrainedConfig())
-        self.line = nn.Linear(3, 1)
-        nn.init.constant_(self.line.weight, 0.1)
-        self.post_init()
-
-    def forward(self, x, labels=None):
-        return {"loss": (self.line(x)[:, 0] - labels).square().mean()}
-
-
-def test_a_record_that_is_not_finite_stops_no_training(tmp_path):
-    """All 64 are computed before the first step; the first and the last alone and together."""
-    trainer = trainer_of(
-        tmp_path,
-        Line(),
-        Numbers(0, math.inf),
-        collator=default_data_collator,
-        per_example_loss=lambda model, inputs: (
-            model.line(inputs["x"])[:, 0] - inputs["labels"]
-        ).square(),
-    )
-    trainer.train()
-    assert trainer.privacy.steps_spent == trainer.privacy.mechanism.steps
-    assert all(bool(p.isfinite().all()) for p in weights(trainer.model).values())
+PIXELS = torch.rand(24, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+IMAGES = {
+    "data": [{"pixel_values": image, "labels": i % 2} for i, image in enumerate(PIXELS)],
+    **{"collator": default_data_collator, **EVERY_SECOND},
+}
 
 
 def test_a_model_that_trainer_does_not_load_whole_is_refused(tmp_path, monkeypatch):
@@ -375,9 +436,7 @@ def test_a_model_that_trainer_does_not_load_whole_is_refused(tmp_path, monkeypat
     )
     whole = trainer_of(tmp_path / "whole", vit(), **IMAGES)
     whole.train()
-    killed = trainer_of(tmp_path / "run", vit(), **IMAGES, callbacks=[StopAt(5)])
-    with pytest.raises(KilledError):
-        killed.train()
+    killed(tmp_path / "run", vit(), **IMAGES)
     folder = tmp_path / "run" / "checkpoint-4"
     trainer = trainer_of(tmp_path / "run", vit(), **IMAGES)
     with pytest.raises(runs.CheckpointError, match=r"not load all of .*checkpoint-4.*\.from_pretr"):
@@ -386,31 +445,26 @@ def test_a_model_that_trainer_does_not_load_whole_is_refused(tmp_path, monkeypat
     trainer = trainer_of(tmp_path / "run", loaded, **IMAGES)
     assert trainer.privacy.lineage == ()
     trainer.train(resume_from_checkpoint=True)
-    expected = weights(whole.model)
-    assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+    assert same_bits(trainer, weights(whole.model))
     assert trainer.privacy.steps_spent == 6
 
 
 def test_thresholds_that_adapt_go_on_where_the_checkpoint_had_them(tmp_path):
     """Group by group, with counts that the planned noise pays for."""
     privacy = replace(PRIVACY, style="per_layer_adaptive", threshold=0.05)
-    whole, killed, resumed = (
-        trainer_of(tmp_path / name, gpt2(), **SAVED, privacy=privacy, callbacks=callbacks)
-        for name, callbacks in (("whole", []), ("killed", [StopAt(5)]), ("killed", []))
-    )
+    whole = trainer_of(tmp_path / "whole", gpt2(), **SAVED, privacy=privacy)
     whole.train()
-    with pytest.raises(KilledError):
-        killed.train()
+    killed(tmp_path / "killed", gpt2(), **SAVED, privacy=privacy)
+    resumed = trainer_of(tmp_path / "killed", gpt2(), **SAVED, privacy=privacy)
     resumed.train(resume_from_checkpoint=True)
-    expected = weights(whole.model)
-    assert all(torch.equal(expected[n], p) for n, p in weights(resumed.model).items())
+    assert same_bits(resumed, weights(whole.model))
     assert whole.privacy.ledger.read_bytes() == resumed.privacy.ledger.read_bytes()
     entries = runs.read_ledger(whole.privacy.ledger).entries
     assert len({tuple(entry["thresholds"]) for entry in entries}) == resumed.privacy.steps_spent
     mechanism = resumed.privacy.mechanism
     assert mechanism.total_noise_multiplier == pytest.approx(1)
     assert mechanism.noise_multiplier > 1
-    assert sum(mechanism.dimensions) == sum(p.numel() for p in expected.values())
+    assert sum(mechanism.dimensions) == sum(p.numel() for p in whole.model.parameters())
     # Who only asks has one group yet: a step costs what it does, whatever its groups are.
     assert trainer_of(tmp_path / "whole", gpt2(), privacy=privacy).privacy.steps_spent == 6
 
@@ -488,8 +542,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(
     assert re.search(rf"Passed over: .*checkpoint-4 .*{re.escape(name)}", caplog.text)
     if name == "dpft.json":  # which the ledger is compared with, too
         trainer.train(resume_from_checkpoint=True)
-        expected = unbroken[1]
-        assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+        assert same_bits(trainer, unbroken[1])
         assert trainer.privacy.steps_spent == 6
 
 
@@ -541,39 +594,20 @@ def test_masks_come_from_the_key_and_what_is_saved_tells_nothing_of_it(tmp_path,
     assert torch.equal(*states)
 
 
-# --- what is logged ------------------------------------------------------------------------------
-
-
-class Listener(TrainerCallback):
-    def __init__(self):
-        self.received = []
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        self.received.append(dict(logs))
-
-
 def test_logs_have_epsilon_and_no_losses(tmp_path):
-    listener = Listener()
-    trainer = trainer_of(
-        tmp_path,
-        callbacks=[listener],
-        max_steps=2,
-        logging_strategy="steps",
-        logging_steps=1,
-    )
+    trainer = trainer_of(tmp_path, max_steps=2, logging_strategy="steps", logging_steps=1)
     assert trainer.privacy.epsilon == 0
     with pytest.raises(ConfigError, match=r"trainer\.train"):
         trainer.get_train_dataloader()
     output = trainer.train()
     spent = trainer.privacy.epsilon
     assert spent == trainer.privacy.mechanism.epsilons()["pld"]
-    shown = [logs["epsilon"] for logs in listener.received]
+    logged = trainer.state.log_history
+    shown = [logs["epsilon"] for logs in logged]
     assert shown == pytest.approx([shown[0], spent, spent], abs=1e-4)
     assert 0 < shown[0] < spent
     assert shown[-1] >= spent
-    assert not {"loss", "train_loss", "total_flos"} & set().union(
-        *listener.received, output.metrics
-    )
+    assert not {"loss", "train_loss", "total_flos"} & set().union(*logged, output.metrics)
     assert math.isnan(output.training_loss)
     shown = (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()
     private = [json.loads(line) for line in shown]
@@ -626,12 +660,9 @@ def test_all_faults_are_listed_at_once(tmp_path, monkeypatch):
         assert variable in line
 
 
-WRONG_VALUES = [
-    *(("epsilon", "3"), ("delta", "1e-5"), ("style", "none")),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), WRONG_VALUES)
+@pytest.mark.parametrize(
+    ("name", "value"), [("epsilon", "3"), ("delta", "1e-5"), ("style", "none")]
+)
 def test_a_value_that_is_none_is_named(name, value):
     """PyYAML reads 1e-5 as a text, and a value on a command line is one."""
     with pytest.raises((ConfigError, ValidationError), match=name):
@@ -708,6 +739,12 @@ def _untargeted(records):
     return batch | {"labels": torch.full_like(batch["labels"], -100)}
 
 
+def _first_alone(records):
+    batch = collate(records)
+    batch["labels"][:, 1:] = -100
+    return batch
+
+
 def _flat(records):
     ids = torch.cat([torch.tensor(r["input_ids"]) for r in records])[None]
     return {"input_ids": ids, "labels": ids.clone()}
@@ -717,6 +754,11 @@ def _masked(records):
     batch = collate(records)
     hidden = torch.rand(batch["input_ids"].shape) < 0.5
     return batch | {"input_ids": batch["input_ids"].masked_fill(hidden, 3)}
+
+
+def _nested(records):
+    batch = collate(records)
+    return {"labels": batch.pop("labels"), "of": batch}
 
 
 def _batch_mean(model, inputs):
@@ -745,6 +787,13 @@ COUPLED = {
     ),
     "flattened": ({"collator": _flat}, DataError, "mix records"),
     "no targets": ({"collator": _untargeted}, DataError, "every label of train_dataset is -100"),
+    "no targets of an own loss": (
+        {"collator": _untargeted, "per_example_loss": lambda model, x: loss_of(model)(model, x)},
+        DataError,
+        "every label of train_dataset is -100",
+    ),
+    "first tokens alone": ({"collator": _first_alone}, DataError, "every label of train_dataset"),
+    "nested": ({"collator": _nested}, DataError, "nested batch"),
     "one loss": (
         {"per_example_loss": lambda model, inputs: model(**inputs).loss},
         ConfigError,
@@ -759,11 +808,8 @@ COUPLED = {
 @pytest.mark.parametrize("what", COUPLED)
 def test_what_couples_records_is_refused_before_anything_is_spent(tmp_path, what):
     settings, error, named = COUPLED[what]
-    settings = dict(settings)
-    model = settings.pop("model", llama)()
-    collator = settings.pop("collator", collate)
-    trainer = trainer_of(tmp_path, model, **settings)
-    trainer.data_collator = collator
+    model = settings.get("model", llama)()
+    trainer = trainer_of(tmp_path, **settings | {"model": model})
     with pytest.raises(error, match=named):
         trainer.train()
     assert trainer.privacy.steps_spent == 0
@@ -783,19 +829,6 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
     assert "(3, 1e-05)-differential privacy" in card
 
 
-def test_padding_that_is_no_target_changes_no_loss():
-    """Report 7 of the public ones, as `tests/test_public_reports.py` numbers them."""
-    model = llama()
-    ids = torch.randint(3, VOCAB, (4, 6), generator=torch.Generator().manual_seed(1))
-    labels = torch.full_like(ids, -100)
-    labels[:, 2:4] = ids[:, 2:4]
-    filled = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
-    padded = {name: nn.functional.pad(x, (0, 6), value=filled[name]) for name, x in batch.items()}
-    losses = [loss_of(model)(model, one) for one in (batch, padded)]
-    torch.testing.assert_close(*losses, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("unused", [True, False])
 def test_a_schedule_follows_the_steps_and_columns_may_be_left_over(tmp_path, unused):
     """Reports 21 and 47 of the public ones."""
@@ -805,6 +838,57 @@ def test_a_schedule_follows_the_steps_and_columns_may_be_left_over(tmp_path, unu
     trainer = trainer_of(tmp_path, data=data, remove_unused_columns=unused, **more)
     trainer.train()
     assert trainer.lr_scheduler.last_epoch == trainer.privacy.steps_spent == 3
+
+
+def _pair(records):
+    batch = collate(records)
+    return batch, batch.pop("labels")
+
+
+@pytest.mark.parametrize(
+    ("collator", "loss"),
+    [
+        (_nested, lambda model, x: loss_of(model)(model, {**x["of"], "labels": x["labels"]})),
+        (_pair, lambda model, x: loss_of(model)(model, {**x[0], "labels": x[1]})),
+    ],
+)
+def test_nested_batches_train_as_flat_ones(tmp_path, collator, loss):
+    flat = trainer_of(tmp_path / "flat", max_steps=2)
+    nested = trainer_of(tmp_path / "nested", collator=collator, per_example_loss=loss, max_steps=2)
+    for trainer in (flat, nested):
+        trainer.train()
+    expected = weights(flat.model)
+    assert all(torch.equal(expected[name], p) for name, p in weights(nested.model).items())
+
+
+def test_a_batch_without_a_record_is_a_step_of_noise_alone(tmp_path):
+    trainer = trainer_of(
+        tmp_path, per_device_train_batch_size=1, gradient_accumulation_steps=1, max_steps=8
+    )
+    trainer.train()
+    lines = (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line)["records"] for line in lines]
+    assert 0 in records
+    assert len(records) == trainer.privacy.steps_spent == 8
+
+
+@pytest.mark.parametrize("unused", [True, False])
+def test_a_loss_of_a_column_that_the_model_does_not_take_says_how_to_keep_it(tmp_path, unused):
+    def loss(model, inputs):
+        others = dict(inputs)
+        return others.pop("weight") * loss_of(model)(model, others)
+
+    def collator(records):
+        return collate(records) | {"weight": torch.tensor([r["weight"] for r in records])}
+
+    data = Dataset.from_list([{"input_ids": ids, "weight": 0.5} for ids in Texts().rows])
+    own = {"data": data, "collator": collator, "per_example_loss": loss, "max_steps": 1}
+    trainer = trainer_of(tmp_path, remove_unused_columns=unused, **own)
+    if not unused:
+        trainer.train()
+        return
+    with pytest.raises(ConfigError, match=r"'weight'.* type remove_unused_columns=False"):
+        trainer.train()
 
 
 @pytest.mark.parametrize("masked", [True, False])

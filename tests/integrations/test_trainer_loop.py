@@ -13,19 +13,17 @@ from tests.integrations.test_trainer import (
     Texts,
     gpt2,
     llama,
+    same_bits,
     trainer_of,
     weights,
 )
 from tests.small_runs import release_noise_alone
 
-EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "dataloader_pin_memory": False}
-
 
 def scored(*values):
-    """Settings of evaluations with these scores, in order."""
     given = iter(values)
     return {
-        **EVALUATED,
+        **{"eval_strategy": "steps", "eval_steps": 2, "dataloader_pin_memory": False},
         "eval_dataset": HeldOut(),
         "compute_metrics": lambda answers: {"score": next(given)},
         "metric_for_best_model": "score",
@@ -39,27 +37,17 @@ class HeldOut(Texts):
         self.rows = [[3, *row] for row in self.rows[:5]]
 
 
-# --- evaluation, and the choice of a checkpoint ---------------------------------------------------
-
-
 def test_evaluation_and_the_best_checkpoint_change_no_release(tmp_path):
     plain = trainer_of(tmp_path / "plain", gpt2(), **SAVED)
     plain.train()
-    trainer = trainer_of(
-        tmp_path / "watched",
-        gpt2(),
-        **SAVED,
-        **scored(0, 1, 3, 2),
-        eval_on_start=True,
-        load_best_model_at_end=True,
-    )
+    best = {"eval_on_start": True, "load_best_model_at_end": True}
+    trainer = trainer_of(tmp_path / "watched", gpt2(), **SAVED, **scored(0, 1, 3, 2), **best)
     trainer.train()
     assert trainer.privacy.ledger.read_bytes() == plain.privacy.ledger.read_bytes()
     assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
     other = trainer_of(tmp_path / "other", gpt2(), **SAVED)
     other._load_from_checkpoint(str(tmp_path / "plain" / "checkpoint-4"))
-    expected = weights(other.model)
-    assert all(torch.equal(expected[n], p) for n, p in weights(trainer.model).items())
+    assert same_bits(trainer, weights(other.model))
     assert trainer.privacy.epsilon == plain.privacy.epsilon  # the choice is among releases
 
 
@@ -77,22 +65,13 @@ def test_a_run_that_stopped_early_states_the_epsilon_of_all_steps(tmp_path):
     assert any(one.startswith(f"4 of {mechanism.steps} ") for one in guarantee.caveats)
 
 
-# --- what is changed after the trainer was made ---------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("max_grad_norm", 1.0), ("max_steps", 3)],
-)
+@pytest.mark.parametrize(("name", "value"), [("max_grad_norm", 1.0), ("max_steps", 3)])
 def test_arguments_that_are_changed_after_the_trainer_is_made_are_refused(tmp_path, name, value):
     trainer = trainer_of(tmp_path)
     setattr(trainer.args, name, value)
     with pytest.raises(ConfigError, match=name):
         trainer.train()
     assert trainer.privacy.steps_spent == 0
-
-
-# --- callbacks that meddle ------------------------------------------------------------------------
 
 
 class Do(TrainerCallback):
@@ -106,35 +85,25 @@ class Do(TrainerCallback):
             self.meddle(model, optimizer)
 
 
-def _unfreeze(model, optimizer):
-    model.model.embed_tokens.requires_grad_(True)
-
-
 def test_parameters_that_change_while_it_trains_are_refused(tmp_path):
     model = llama()
-    model.model.embed_tokens.requires_grad_(False)
-    trainer = trainer_of(tmp_path, model, callbacks=[Do(_unfreeze)])
+    table = model.model.embed_tokens.requires_grad_(False)
+    unfreeze = Do(lambda model, optimizer: table.requires_grad_(True))
+    trainer = trainer_of(tmp_path, model, callbacks=[unfreeze])
     with pytest.raises(ConfigError, match=r"embed.*changed during training"):
         trainer.train()
     assert trainer.privacy.steps_spent == 2
 
 
-# --- optimizers of one's own ----------------------------------------------------------------------
-
-
-def _two_rates(model, head=1e-1):
+def _two_rates(model):
     rest = [p for n, p in model.named_parameters() if n != "lm_head.weight"]
-    groups = [{"params": [model.lm_head.weight], "lr": head}, {"params": rest}]
+    groups = [{"params": [model.lm_head.weight], "lr": 1e-1}, {"params": rest}]
     return torch.optim.SGD(groups, lr=1e-2)
 
 
-def with_optimizer(folder, make, **more):
-    model = llama()
-    return trainer_of(folder, model, optimizers=(make(model), None), **more)
-
-
 def test_an_optimizer_of_ones_own_takes_the_private_gradient(tmp_path):
-    trainer = with_optimizer(tmp_path / "own", _two_rates, max_steps=1)
+    model = llama()
+    trainer = trainer_of(tmp_path / "own", model, optimizers=(_two_rates(model), None), max_steps=1)
     trainer.train()
     plain = trainer_of(tmp_path / "plain", llama(), optim="sgd", max_steps=1)
     plain.train()
@@ -150,17 +119,13 @@ def test_parameters_of_others_are_not_moved_by_what_they_learn(tmp_path):
     def learns(model, optimizer):
         (extra * model.lm_head.weight.detach().sum()).backward()
 
-    def make(model):
-        return torch.optim.SGD([*model.parameters(), extra], lr=1e-2)
-
-    trainer = with_optimizer(tmp_path, make, callbacks=[Do(learns)])
+    model = llama()
+    optimizer = torch.optim.SGD([*model.parameters(), extra], lr=1e-2)
+    trainer = trainer_of(tmp_path, model, optimizers=(optimizer, None), callbacks=[Do(learns)])
     with pytest.raises(ConfigError, match="optimizer holds 1 parameters"):
         trainer.train()
     assert trainer.privacy.steps_spent == 2
     assert extra.item() == 1
-
-
-# --- a schedule that follows the scores -----------------------------------------------------------
 
 
 def test_nothing_but_the_releases_tells_of_the_records(tmp_path, monkeypatch):

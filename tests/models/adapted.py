@@ -1,5 +1,6 @@
 """Small models with an adaptation, for the tests."""
 
+import torch
 import yaml
 
 from dpft.config.flags import Flag, flag
@@ -8,6 +9,8 @@ from dpft.config.schema import Adapt, build
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
+from dpft.tasks.objectives.causal import CausalExample
+from tests.privacy.architectures import shake
 from tests.privacy.small_models import build as build_case
 
 CLASSES = ("a", "b", "c")
@@ -19,6 +22,11 @@ NEEDS = {
     "vit": Needs("image", CLASSES),
     "wrn": Needs("image", CLASSES),
 }
+EXAMPLES = [
+    CausalExample((5, 6, 7), (8, 9, 10, 0)),
+    CausalExample(tuple(range(11, 23)), (8, 0)),
+    CausalExample((4, 3), (12, 13, 0)),
+]
 # Small, for models of two blocks with 12 dimensions and 16 positions.
 SMALL = {
     "full": Adapt("full"),
@@ -41,6 +49,16 @@ def adapted(model, name, tied=True, settings=None, seed=0):
     result = adapt(loaded, settings, NEEDS[model], seed)
     result.model.double()
     case.model = result.model.train()
+    return case, result
+
+
+def moved(model, name, tied=True):
+    """The same away from where an adapter's gradient is zero by construction."""
+    case, result = adapted(model, name, tied)
+    torch.manual_seed(5)
+    shake(case.model, 0.1)
+    if result.reparametrisation is not None:
+        result.reparametrisation.begin(1)
     return case, result
 
 

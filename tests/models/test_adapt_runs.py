@@ -21,20 +21,9 @@ from dpft.training.trained import loaded_run
 from tests.runs.example import example_guarantee
 from tests.small_runs import trained as train_only
 
-SMALL = [
-    "task.source=sample",
-    "task.limit_train=48",
-    "task.limit_eval=2",
-    "optim.batch_size=12",
-    "optim.steps=3",
-    "decode=greedy",
-    "decode.max_new_tokens=4",
-    "checkpoint_every=1",
-    "threads=1",
-    "privacy.noise_seed=1",
-]
-
-
+SMALL = ["task.source=sample", "task.limit_train=48", "task.limit_eval=2", "optim.batch_size=12"]
+SMALL += ["optim.steps=3", "decode=greedy", "decode.max_new_tokens=4", "checkpoint_every=1"]
+SMALL += ["threads=1", "privacy.noise_seed=1"]
 pytestmark = pytest.mark.usefixtures("quick_scores")
 
 
@@ -44,10 +33,7 @@ def settings(tmp_path, *overrides):
 
 @pytest.mark.parametrize(
     ("name", "weights"),
-    [
-        ("prefix", "adapter/adapter_model.safetensors"),
-        ("rgp", "model.safetensors"),
-    ],
+    [("prefix", "adapter/adapter_model.safetensors"), ("rgp", "model.safetensors")],
 )
 def test_a_run_is_continued_bit_for_bit_and_decoded_again(tmp_path, name, weights):
     whole = run_experiment(settings(tmp_path, "name=whole", f"adapt={name}"))

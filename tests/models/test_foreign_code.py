@@ -41,7 +41,6 @@ def yes_is_typed(monkeypatch):
 
 
 def _folder(path, mark, model_type=None, maps=(), **tokenizer):
-    """The bundled model, with code next to it."""
     shutil.copytree(FOLDER / "tiny", path)
     (path / "own.py").write_text(CODE.format(mark=str(mark)))
     config = json.loads((path / "config.json").read_text())

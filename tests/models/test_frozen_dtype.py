@@ -1,25 +1,42 @@
-"""A frozen base in bfloat16: half the memory, and LoRA clipped as on one in float32."""
+"""A frozen base in bfloat16 or NF4, and LoRA clipped as on one in float32."""
+
+import copy
+import importlib.util
 
 import pytest
 import torch
 
 from dpft.config.compose import compose
-from dpft.config.errors import SettingError
+from dpft.config.errors import ConfigError, SettingError
 from dpft.config.schema import parse
 from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
+from dpft.models.nf4 import PackedLinear, count, pack, unpack
+from dpft.plan.simulate import simulated
+from dpft.plan.step import StepShape, training_of
 from dpft.privacy import make_clipper
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
+from tests.privacy.reference import loop_of
+from tests.small_runs import settings
 
 ROUNDED = ["adapt=lora", "precision=bfloat16", "model.dtype=bfloat16"]
+PACKED = [*ROUNDED[:2], "model.dtype=nf4"]
 NEEDS = Needs("causal")
+
+packs = pytest.mark.skipif(
+    importlib.util.find_spec("bitsandbytes") is None,
+    reason="bitsandbytes is not installed: pip install 'dpft[nf4]'",
+)
 
 
 def lora(*words):
     run = parse(compose(["model=random-llama", "eps=3", *words]))
-    return adapt(load_model(run.model, NEEDS, 0), run.adapt, NEEDS, 0).model.train()
+    model = adapt(load_model(run.model, NEEDS, 0), run.adapt, NEEDS, 0).model.train()
+    if run.model.dtype == "nf4":
+        pack(model)
+    return model
 
 
 def test_the_base_is_rounded_and_what_is_trained_is_not():
@@ -39,7 +56,6 @@ def test_clipped_sums_are_those_of_autograd_on_the_rounded_base():
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # which begins at zero
             torch.nn.init.normal_(parameter, std=0.02)
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     ids = torch.randint(1, 200, (6, 12))
 
     def losses():
@@ -49,32 +65,106 @@ def test_clipped_sums_are_those_of_autograd_on_the_rounded_base():
         return nll.sum(1)
 
     clipper = make_clipper(model, "bk", threshold=0.5)
+    norms, total = loop_of(model, clipper, lambda i: losses()[i], len(ids))
     clipper.backward(losses())
-    sums = {name: parameter.grad.clone() for name, parameter in trained.items()}
+    # Autograd rounds a layer's gradient to bfloat16; ours is the exact product of the same factors.
+    torch.testing.assert_close(clipper.norms, norms, rtol=1e-2, atol=0.0)
+    for name, parameter in clipper.parameters.items():
+        assert (parameter.grad - total[name]).norm() <= 2e-2 * total[name].norm()
+    clipper.close()
+
+
+@packs
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_clipped_sums_on_a_packed_base_are_those_of_autograd_on_the_unpacked_one(family):
+    packed = lora(f"model=random-{family}", "model.dropout=0", *PACKED).double()
+    torch.manual_seed(0)
+    for name, parameter in packed.named_parameters():
+        if "lora_B" in name:  # which begins at zero
+            torch.nn.init.normal_(parameter, std=0.02)
+    plain = copy.deepcopy(packed)
+    unpack(plain)
+    plain.double()
+    assert not any(isinstance(module, PackedLinear) for module in plain.modules())
+    ids = torch.randint(1, 200, (6, 12))
+    positions = torch.arange(12).repeat(6, 1)
+
+    def losses(model):
+        logits = model(input_ids=ids, position_ids=positions).logits
+        nll = torch.nn.functional.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")
+        return nll.sum(1)
+
+    clipper = make_clipper(packed, "bk", threshold=0.5)
+    clipper.backward(losses(packed))
+    sums = [p.grad.clone() for p in packed.parameters() if p.requires_grad]
     norms, factors = clipper.norms[:, 0], clipper.factors[:, 0]
     clipper.close()
-    alone = [
-        torch.autograd.grad(loss, list(trained.values()), retain_graph=True) for loss in losses()
-    ]
+    trained = [p for p in plain.parameters() if p.requires_grad]
+    alone = [torch.autograd.grad(one, trained, retain_graph=True) for one in losses(plain)]
     true = torch.stack([torch.cat([g.flatten() for g in one]).norm() for one in alone])
-    # Autograd rounds a layer's gradient to bfloat16; ours is the exact product of the same factors.
-    torch.testing.assert_close(norms, true, rtol=1e-2, atol=0.0)
-    for place, name in enumerate(trained):
+    torch.testing.assert_close(norms, true, rtol=1e-10, atol=0.0)
+    assert float(factors.min()) < 1
+    for place, total in enumerate(sums):
         expected = sum(factor * one[place] for factor, one in zip(factors, alone, strict=True))
-        assert (sums[name] - expected).norm() <= 1e-2 * expected.norm()
+        torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_a_run_on_a_rounded_base_is_finished_and_loaded_again(tmp_path):
-    words = ["task=e2e", "task.source=sample", "task.limit_train=20", "task.limit_eval=1"]
-    words += ["model=random-llama", "optim.batch_size=8", "optim.steps=2", "threads=1"]
-    words += ["decode=greedy", "decode.max_new_tokens=3", f"runs_dir={tmp_path}", "name=a", "eps=3"]
-    path = run_experiment(parse(compose([*words, *ROUNDED]))).path
-    merged = loaded_run(path).loaded.model
-    assert all(p.isfinite().all() for p in merged.parameters())
+@packs
+def test_all_that_is_frozen_but_head_and_embedding_takes_four_bits_and_plan_counts_them():
+    model, rounded = lora(*PACKED), lora(*ROUNDED)
+    packed = [m for m in model.modules() if isinstance(m, PackedLinear)]
+    assert len(packed) == 2 * 7  # of each block of a Llama
+    assert count(model) == sum(p.numel() for p in rounded.parameters())
+    cost = {}
+    for words in (PACKED, ROUNDED):
+        run = parse(compose(["task=e2e", "model=random-llama", "eps=3", *words]))
+        cost[words[-1]] = simulated(training_of(run, StepShape(2, 12)))
+    less = sum(m.in_features * m.out_features for m in packed)
+    saved = 2 * less - sum(m.packed.nbytes + m.scales.nbytes for m in packed)
+    assert saved / less == 2 - 0.5 - 4 / 64
+    four, sixteen = (cost[words[-1]] for words in (PACKED, ROUNDED))
+    assert (four.parameters, four.trained) == (sixteen.parameters, sixteen.trained)
+    assert sixteen.held - four.held == saved
+    # Between forward and backward no unpacked weight is kept.
+    assert sixteen.peaks["forward"] - four.peaks["forward"] == saved
+
+
+def test_a_packed_base_is_refused_on_a_cpu_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = ["task=text2text", f"task.train_file={tmp_path}/none.csv", "eps=3", *PACKED]
+    words += ["model=custom", f"model.path={tmp_path}/none", f"runs_dir={tmp_path}/runs"]
+    with pytest.raises(ConfigError, match=r"model\.dtype is nf4.* on a GPU"):
+        run_experiment(parse(compose(words)))
+    assert not (tmp_path / "runs").exists()
+
+
+LANGUAGE = ["task=language_modeling", "model=random-llama", "decode.max_new_tokens=2"]
 
 
 @pytest.mark.parametrize(
-    "words", [["adapt=full", *ROUNDED[1:]], ["adapt=lora", "model.dtype=bfloat16"]], ids=str
+    "words",
+    [
+        [*LANGUAGE, *ROUNDED],
+        pytest.param([*LANGUAGE, *PACKED], marks=packs),
+        ROUNDED,  # a classifier, whose new head is trained in float32
+    ],
+    ids=str,
+)
+def test_a_run_on_a_rounded_base_is_finished_and_loaded_again(tmp_path, monkeypatch, words):
+    monkeypatch.setattr("dpft.training.run.check_nf4", lambda device: None)
+    finished = run_experiment(settings(tmp_path, *words))
+    merged = loaded_run(finished.path).loaded.model
+    assert {p.dtype for p in merged.parameters()} == {torch.bfloat16}
+    assert all(p.isfinite().all() for p in merged.parameters())
+    found = finished.record["model"]
+    before = found["parameters"] - found["trainable_parameters"]
+    assert before == sum(p.numel() for p in merged.parameters() if p.dtype == torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["adapt=full", *ROUNDED[1:]], ["adapt=lora", "model.dtype=bfloat16"], PACKED[1:]],
+    ids=str,
 )
 def test_only_what_is_frozen_and_multiplied_in_bfloat16_is_rounded(words):
     with pytest.raises(SettingError) as error:

@@ -92,30 +92,42 @@ def test_what_cannot_be_had_is_one_clear_sentence(settings, message):
         load_model(settings, CAUSAL, seed=0)
 
 
-def _cut(folder):
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:1000])
+DAMAGES = {
+    "cut": ("model.safetensors", lambda data: data[:1000]),
+    "pointer": ("model.safetensors", lambda data: b"version https://git-lfs.github.com/spec/v1"),
+    "tokenizer": ("tokenizer.json", lambda data: b"{"),
+    "config": ("config.json", lambda data: b"{"),
+}
 
 
-def _pointer(folder):
-    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
-
-
-def _tokenizer(folder):
-    (folder / "tokenizer.json").write_text("{")
-
-
-def _config(folder):
-    (folder / "config.json").write_text("{")
-
-
-@pytest.mark.parametrize("damage", [_cut, _pointer, _tokenizer, _config])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_one_clear_sentence(damage, tmp_path):
-    loaded = load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0)
-    save_model(loaded, tmp_path)
-    damage(tmp_path)
+    save_model(load_model(BUNDLED, CAUSAL, seed=0), tmp_path)
+    name, change = DAMAGES[damage]
+    file = tmp_path / name
+    file.write_bytes(change(file.read_bytes()))
     with pytest.raises(ModelError, match=f"{tmp_path} (is damaged|could not be loaded)"):
         load_model(Model("x", str(tmp_path)), CAUSAL, seed=0)
+
+
+def changed_config(folder, **settings):
+    save_model(load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0), folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return Model("x", str(folder))
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq"])
+def test_weights_in_a_quantised_form_are_refused(tmp_path, method):
+    stored = {"quant_method": method, "bits": 4, "load_in_4bit": True}
+    settings = changed_config(tmp_path, quantization_config=stored)
+    with pytest.raises(ModelError, match="quantised form"):
+        load_model(settings, CAUSAL, seed=0)
+
+
+def test_a_config_that_asks_for_the_package_of_flash_attention_gets_that_of_torch(tmp_path):
+    settings = changed_config(tmp_path, _attn_implementation="flash_attention_2")
+    assert load_model(settings, CAUSAL, seed=0).model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize(("base", "ends"), [(0, [0, 5]), ([7, 5], [7, 5]), (None, 5)])
@@ -188,7 +200,7 @@ def test_a_saved_classifier_answers_with_probabilities(tmp_path):
 @pytest.mark.parametrize("family", ["roberta", "wrn"])
 def test_a_head_is_kept_only_if_its_classes_are_the_same_in_the_same_order(family, tmp_path):
     """Equally many classes are not the same ones: "yes" would be read off the row of "no"."""
-    kind = IMAGES.kind if family in ("vit", "wrn") else TWO.kind
+    kind = "image" if family == "wrn" else "classifier"
     old = saved(family, Needs(kind, ("no", "yes")), tmp_path).state_dict()
     for classes, kept in ((("no", "yes"), True), (("yes", "no"), False)):
         loaded = load_model(Model("x", str(tmp_path)), Needs(kind, classes), seed=3)
@@ -227,10 +239,9 @@ def test_images_are_normalised_as_the_model_says_and_so_are_those_of_the_saved(
 
 
 def test_a_saved_model_of_other_classes_is_refused(tmp_path):
-    needs = Needs("classifier", ("no", "yes"))
     settings = Model("r", "random:bert")
-    save_model(load_model(settings, needs, 0), tmp_path)
-    assert load_saved(settings, needs, 0, tmp_path).model.config.num_labels == 2
+    save_model(load_model(settings, TWO, 0), tmp_path)
+    assert load_saved(settings, TWO, 0, tmp_path).model.config.num_labels == 2
     for classes in (("yes", "no"), ("no", "yes", "other")):
         with pytest.raises(ModelError, match="expected the same classes in the same order"):
             load_saved(settings, Needs("classifier", classes), 0, tmp_path)
@@ -239,7 +250,6 @@ def test_a_saved_model_of_other_classes_is_refused(tmp_path):
 # Mean pooling: an ordinary BERT whose classifier reads the mean over a text's tokens.
 
 
-CLASSES = Needs("classifier", ("one", "two"))
 PLAIN = Model("random-bert", "random:bert")
 POOLED = Model("random-bert", "random:bert", pooling="mean")
 IDS = torch.tensor([[5, 9, 11, 7], [8, 6, 0, 0]])
@@ -248,7 +258,7 @@ MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
 
 @torch.no_grad()
 def test_the_head_reads_the_mean_over_what_is_no_padding():
-    plain, pooled = (load_model(s, CLASSES, 0).model.eval() for s in (PLAIN, POOLED))
+    plain, pooled = (load_model(s, TWO, 0).model.eval() for s in (PLAIN, POOLED))
     states = plain.bert(IDS, MASK).last_hidden_state
     kept = MASK[..., None]
     mean = (states * kept).sum(1) / kept.sum(1)
@@ -263,9 +273,9 @@ def test_the_head_reads_the_mean_over_what_is_no_padding():
     ("name", "trained"), [("linear", {"classifier.weight", "classifier.bias"}), ("full", None)]
 )
 def test_what_pools_is_not_trained(name, trained):
-    loaded = load_model(POOLED, CLASSES, 0)
+    loaded = load_model(POOLED, TWO, 0)
     last = loaded.model.config.num_hidden_layers - 1
-    model = adapt(loaded, Adapt(name), CLASSES, 0).model
+    model = adapt(loaded, Adapt(name), TWO, 0).model
     moving = {n for n, p in model.named_parameters() if p.requires_grad}
     assert not [n for n in moving if "pooler" in n or f"layer.{last}." in n]
     assert moving == trained if trained else "bert.encoder.layer.0.output.dense.weight" in moving
@@ -273,11 +283,11 @@ def test_what_pools_is_not_trained(name, trained):
 
 @torch.no_grad()
 def test_what_is_saved_is_an_ordinary_model(tmp_path):
-    loaded = load_model(POOLED, CLASSES, 0)
+    loaded = load_model(POOLED, TWO, 0)
     save_model(loaded, tmp_path)
     ours = loaded.model.eval()(IDS, MASK).logits
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()(IDS, MASK).logits
-    again = load_saved(POOLED, CLASSES, 0, tmp_path).model.eval()(IDS, MASK).logits
+    again = load_saved(POOLED, TWO, 0, tmp_path).model.eval()(IDS, MASK).logits
     assert torch.equal(ours, theirs)
     assert torch.equal(ours, again)
 
@@ -285,21 +295,13 @@ def test_what_is_saved_is_an_ordinary_model(tmp_path):
 # Weights that come with Python packages.
 
 
-SMOLLM2 = Model("smollm2-135m", "package:smollm2")
-
-
-def present(name):
-    """Skips the test where the package, or what reads it, is not installed."""
-    try:
-        packaged.find(name)
-    except ModelError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.slow
 def test_smollm2_writes_trains_and_saves(tmp_path):
-    present("smollm2")
-    loaded = load_model(SMOLLM2, CAUSAL, 0)
+    try:
+        packaged.find("smollm2")
+    except ModelError as error:
+        pytest.skip(str(error))
+    loaded = load_model(Model("smollm2-135m", "package:smollm2"), CAUSAL, 0)
     model, tokenizer = loaded.model, loaded.tokenizer
     assert loaded.flags == (flag(Flag.QUANTISED_WEIGHTS, bits=4),)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
@@ -309,20 +311,10 @@ def test_smollm2_writes_trains_and_saves(tmp_path):
     (answer,) = decode(model, tokenizer, [prompt], Decode(1, max_new_tokens=2), 0)
     assert answer.text == "Paris."
 
-    clipper = make_clipper(model, "bk", threshold=1.0)
-    ids = torch.tensor([prompt, prompt[::-1]])
-    positions = torch.arange(len(prompt)).repeat(2, 1)
-    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-    clipper.backward(-logits.log_softmax(-1)[:, -1, 0])
-    clipper.close()
-    assert all(p.grad.norm() > 0 for p in model.parameters())
-
     assert not hasattr(model.config, "quantization_config")
     save_model(loaded, tmp_path)
     again = load_model(Model("x", str(tmp_path)), CAUSAL, 0)
-    assert all(
-        torch.equal(p, q) for p, q in zip(model.parameters(), again.model.parameters(), strict=True)
-    )
+    assert all(map(torch.equal, model.parameters(), again.model.parameters()))
     text = " Hello <|im_end|> wörld"
     assert again.tokenizer.encode(text) == tokenizer.encode(text)
 
@@ -340,7 +332,7 @@ def test_a_dropout_by_another_name_is_refused():
 def test_a_model_without_weights_is_the_model_but_for_its_numbers(name, monkeypatch):
     path = name.replace("random-", "random:") if "-" in name else "bundled:tiny"
     settings = Model(name, path, tied=None if "roberta" in name else False)
-    needs = Needs("classifier", ("no", "yes")) if "roberta" in name else Needs("causal")
+    needs = TWO if "roberta" in name else CAUSAL
     whole = load_model(settings, needs, 0).model
     monkeypatch.setattr(Files, "pretrained", None)  # which reads the weights
     empty = load_model(settings, needs, 0, weights=False).model
@@ -350,10 +342,8 @@ def test_a_model_without_weights_is_the_model_but_for_its_numbers(name, monkeypa
         assert expected.keys() == got.keys()
         for key, tensor in expected.items():
             assert (got[key].shape, got[key].dtype) == (tensor.shape, tensor.dtype)
-            assert (got[key].requires_grad, got[key].device) == (
-                tensor.requires_grad,
-                tensor.device,
-            )
+            assert got[key].requires_grad == tensor.requires_grad
+            assert got[key].device == tensor.device
         ties = [[id(t) for t in found.values()] for found in (expected, got)]
         equal = [[ids.index(one) for one in ids] for ids in ties]
         assert equal[0] == equal[1]

@@ -17,6 +17,7 @@ from dpft.config.schema import Model
 from dpft.models.families import SIZED, STANDINS, sized
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
+from tests.models.test_standins import KINDS, NEEDS
 
 DOCS = Path(__file__).parents[2] / "docs/reference/models.md"
 CONF = DOCS.parents[2] / "conf/model"
@@ -38,19 +39,8 @@ CLASSES = {"gpt2": AutoModelForCausalLM, "llama": AutoModelForCausalLM}
 CLASSES |= {"roberta": AutoModelForMaskedLM, "vit": AutoModelForImageClassification}
 CLASSES |= {"t5": AutoModelForSeq2SeqLM}
 # Others than `SIZED` has.
-OFFLINE = {
-    "tiny": ("bundled:tiny", "causal"),
-    "wrn16-4": ("bundled:wrn16-4", "image"),
-    "random-gpt2": ("random:gpt2", "causal"),
-    "random-openai-gpt": ("random:openai-gpt", "causal"),
-    "random-llama": ("random:llama", "causal"),
-    "random-bert": ("random:bert", "masked"),
-    "random-roberta": ("random:roberta", "masked"),
-    "random-t5": ("random:t5", "paired"),
-    "random-bart": ("random:bart", "paired"),
-    "random-vit": ("random:vit", "image"),
-    "random-wrn": ("random:wrn", "image"),
-}
+OFFLINE = {"tiny": ("bundled:tiny", "causal"), "wrn16-4": ("bundled:wrn16-4", "image")}
+OFFLINE |= {f"random-{family}": (f"random:{family}", kinds[-1]) for family, kinds in KINDS.items()}
 
 
 def test_sizes_that_are_known_without_the_hub_are_the_published():
@@ -67,9 +57,7 @@ def test_sizes_that_are_known_without_the_hub_are_the_published():
 @pytest.mark.parametrize("name", OFFLINE)
 def test_sizes_of_what_loads_offline(name):
     path, kind = OFFLINE[name]
-    needs = Needs(kind, TEN if kind == "image" else ())
-    if kind == "paired":
-        needs = Needs("causal", source=True)
+    needs = Needs("image", TEN) if kind == "image" else NEEDS[kind]
     model = load_model(Model(name, path, init="scratch"), needs, seed=0).model
     assert stated()[name] == sum(p.numel() for p in model.parameters())
 

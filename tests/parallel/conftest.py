@@ -1,14 +1,22 @@
-"""Whole runs that several tests compare with, each made once."""
+"""Whole runs that several tests compare with, each made once; no process outlives its test."""
 
 import functools
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.parallel.launched import SETTINGS, ranks
-from tests.processes import command
+from tests.parallel.ranks import SETTINGS, ranks
+from tests.processes import end_all
+
+
+@pytest.fixture(autouse=True)
+def _ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield
+    end_all()
 
 
 @pytest.fixture(scope="session")
@@ -22,14 +30,9 @@ def complete(tmp_path_factory):
     @functools.cache
     def made(size: int, *settings: str) -> SimpleNamespace:
         folder: Path = tmp_path_factory.mktemp("complete")
-        words = [*SETTINGS, *settings, "name=run"]
         began = time.monotonic()
-        processes = [command(words, folder)] if size == 1 else ranks(words, *[folder] * size)
-        try:
-            results = [process.finish() for process in processes]
-        finally:
-            for process in processes:
-                process.__exit__()
+        processes = ranks([*SETTINGS, *settings, "name=run"], *[folder] * size)
+        results = [process.finish() for process in processes]
         assert [result.returncode for result in results] == [0] * size, results
         seconds = time.monotonic() - began
         said = [result.stdout for result in results]

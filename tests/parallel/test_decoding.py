@@ -1,6 +1,6 @@
 """Several ranks answer what one process answers, and their logs are those of whole batches."""
 
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,24 +20,22 @@ from tests.parallel.ranks import together
 
 
 def stopped(cohort):
-    """For each case the error, and how many batches this rank had begun."""
-    return [stopped_by(cohort, case) for case in ("fails", "others")]
+    """Where a rank fails, and where it has more batches: the error, and how many it had begun."""
+    found = []
+    for fails, more in ((True, 0), (False, cohort.rank)):
+        begun = []
 
+        def answer(batch, begun=begun, fails=fails):
+            begun.append(batch)
+            if fails and cohort.rank == 1 and len(begun) == 2:
+                raise ValueError("no such word")
+            return [batch]
 
-def stopped_by(cohort, case):
-    begun = []
-
-    def answer(batch):
-        begun.append(batch)
-        if case == "fails" and cohort.rank == 1 and len(begun) == 2:
-            raise ValueError("no such word")
-        return [batch]
-
-    batches = list(range(40 + (case == "others" and cohort.rank == 1)))
-    try:
-        list(answered(batches, answer, cohort))
-    except (ValueError, RankError) as error:
-        return type(error).__name__, str(error), len(begun)
+        try:
+            list(answered(list(range(40 + more)), answer, cohort))
+        except (ValueError, RankError) as error:
+            found.append((type(error).__name__, str(error), len(begun)))
+    return found
 
 
 def test_a_rank_that_fails_stops_all_within_a_round():
@@ -53,69 +51,53 @@ def test_a_rank_that_fails_stops_all_within_a_round():
 
 # The number of questions leaves ranks with unequal shares, or with none.
 SAMPLED = ("decode=nucleus", "decode.max_new_tokens=8")
-QUESTIONS = {
-    "beams": (5, "task=e2e", "decode.beams=3", "decode.max_new_tokens=6"),
-    "sampled": (7, "task=text2text", *SAMPLED),
-    "fewer than ranks": (1, "task=text2text", *SAMPLED),
-    "likelihoods": (7, "task=language_modeling"),
-    "both": (5, "task=personachat", "decode=greedy", "decode.max_new_tokens=6"),
-    "classes": (7, "task=sst2", "model=random-bert"),
-}
+QUESTIONS = (
+    (5, "task=e2e", "decode.beams=3", "decode.max_new_tokens=6"),
+    (7, "task=text2text", *SAMPLED),
+    (1, "task=text2text", *SAMPLED),
+    (7, "task=language_modeling"),
+    (5, "task=personachat", "decode=greedy", "decode.max_new_tokens=6"),
+    (7, "task=sst2", "model=random-bert"),
+)
 
 
-class Counting(Progress):
-    """Keeps what it is told."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.told = []
-
-    @contextmanager
-    def phase(self, name, total, note=""):
-        yield self.told.append
-
-
-def asked(cohort, case):
-    """The predictions of a case as they are written."""
-    count, *words = QUESTIONS[case]
-    common = ["task.source=sample", f"task.limit_eval={count}", "decode.batch_size=2"]
-    run = parse(compose([*words, *common]))
+def task_and_model(*words):
+    run = parse(compose(["task.source=sample", *words]))
     task = load_task(run.task)
-    loaded = load_model(run.model, task.needs, run.seed)
-    progress = Counting()
-    instances = list(task.instances(run.decode.split))
-    found = predict(task, loaded, instances, run.decode, 3, progress, cohort=cohort)
-    assert sum(progress.told) == len(found) == count
-    return spelled(found)
+    return run, task, load_model(run.model, task.needs, run.seed)
 
 
-def all_asked(cohort):
-    return {case: asked(cohort, case) for case in QUESTIONS}
+def asked(cohort):
+    """All predictions as they are written."""
+    written = []
+    for count, *words in QUESTIONS:
+        common = (f"task.limit_eval={count}", "decode.batch_size=2")
+        run, task, loaded = task_and_model(*words, *common)
+        progress, told = Progress(quiet=True), []
+        progress.phase = lambda *names, told=told: nullcontext(told.append)
+        instances = list(task.instances(run.decode.split))
+        found = predict(task, loaded, instances, run.decode, 3, progress, cohort=cohort)
+        assert sum(told) == len(found) == count
+        written.append(spelled(found))
+    return written
 
 
 def test_predictions_are_those_of_one_process():
-    expected = all_asked(TrainingCohort())
-    assert together(all_asked, 2) == [expected] * 2
+    assert together(asked, 2) == [asked(TrainingCohort())] * 2
 
 
 def figures(cohort):
     """Of seven held-out records in a batch each, all of one class and then all of the other."""
-    words = ["task=sst2", "task.source=sample", "model=random-bert", "optim.microbatch_tokens=1"]
-    run = parse(compose([*words, "evaluate.every=1"]))
-    task = load_task(run.task)
-    loaded = load_model(run.model, task.needs, run.seed)
+    words = ("task=sst2", "model=random-bert", "optim.microbatch_tokens=1", "evaluate.every=1")
+    run, task, loaded = task_and_model(*words)
     mechanism = SimpleNamespace(steps=1, noise_multiplier=1.0, dataset_size=7, batch_size=7)
     objective = task.objective(loaded)
     record = task.records("train")[0]
+    how = {"public": True, "start": 0, "cohort": cohort, "progress": Progress(quiet=True)}
     found = []
     for label in (0, 1):
-        held_out = Evaluations(
-            *(run, objective, [replace(record, label=label)] * 7, mechanism, None),
-            public=True,
-            start=0,
-            cohort=cohort,
-            progress=Counting(),
-        )
+        records = [replace(record, label=label)] * 7
+        held_out = Evaluations(run, objective, records, mechanism, None, **how)
         found.append(held_out.figures(loaded.model))
     return found
 

@@ -15,8 +15,7 @@ from dpft.parallel import layouts
 from dpft.parallel.cohort import TrainingCohort, together
 from dpft.parallel.launch import check_launcher, launched
 from dpft.parallel.layouts import joined
-from tests.parallel.launched import environment, free_port
-from tests.processes import Forked
+from tests.parallel.ranks import free_port, in_group
 
 
 def test_one_process_needs_no_group(monkeypatch):
@@ -81,20 +80,13 @@ def server():
 
 
 def begin(server, what, life=0):
-    store = {"MASTER_PORT": server.port, "TORCHELASTIC_USE_AGENT_STORE": True}
-    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1, **store}
-    processes = []
-    for rank in range(2):
-        with environment(RANK=rank, TORCHELASTIC_RESTART_COUNT=life, **common):
-            processes.append(Forked(join_and, what))
-    return processes
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": life}
+    return [in_group(rank, 2, server.port, join_and, what, **agent) for rank in range(2)]
 
 
 def said_by(processes):
     results = [process.finish(60) for process in processes]
     assert [result.returncode for result in results] == [0] * len(processes), results
-    for process in processes:
-        process.__exit__()
     return [result.stdout for result in results]
 
 
@@ -104,7 +96,7 @@ def test_ranks_that_are_begun_again_do_not_wait_for_the_dead(server):
     for process in processes:
         process.wait_for(lambda process=process: "joined" in process.said[0])
     for process in processes:
-        process.__exit__()
+        process.kill()
     began = time.monotonic()
     assert said_by(begin(server, "go on", life=1)) == ["joined\n"] * 2
     assert time.monotonic() - began < 30
@@ -118,14 +110,10 @@ def test_a_rank_that_waits_for_a_dead_one_hears_that_it_is_to_stop(server):
     time.sleep(0.5)  # it is in C++ by then; else the other handler hears it
     os.kill(first.pid, signal.SIGTERM)
     assert first.finish(10).returncode in (-signal.SIGTERM, 143)
-    for process in (first, second):
-        process.__exit__()
 
 
 def test_a_rank_whose_peer_never_comes_says_so():
-    port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    with environment(RANK=1, WORLD_SIZE=2, OMP_NUM_THREADS=1, **port):
-        (text,) = said_by([Forked(join_and, "alone")])
+    (text,) = said_by([in_group(1, 2, free_port(), join_and, "alone")])
     assert "the ranks did not find each other" in text
 
 
@@ -150,41 +138,28 @@ def test_those_who_are_left_behind_say_why(server, what, reason):
 
 
 # How a process finds out that it is one of several, and what it refuses to be.
-
-
-TORCHRUN = {
-    "WORLD_SIZE": "2",
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "MASTER_ADDR": "localhost",
-    "MASTER_PORT": "29500",
-}
+TORCHRUN = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+TORCHRUN |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 # Of a step of one task in a job of two: what `srun -n 1` says below `sbatch --ntasks=2`.
 ONE_TASK = {"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_STEP_NUM_TASKS": "1"}
 
 
 @pytest.fixture
-def variables_set(monkeypatch):
-    def be(variables):
-        for name in (*TORCHRUN, *ONE_TASK, "OMPI_COMM_WORLD_SIZE"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-
-    return be
+def variables(request, monkeypatch):
+    for name in (*TORCHRUN, *ONE_TASK, "OMPI_COMM_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in request.param.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize(
     ("variables", "processes"),
-    [
-        ({}, 1),
-        (ONE_TASK, 1),
-        # torchrun below srun, one task a node
-        (TORCHRUN | {"SLURM_STEP_NUM_TASKS": "2"}, 2),
-    ],
+    # The last: torchrun below srun, one task a node.
+    [({}, 1), (ONE_TASK, 1), (TORCHRUN | {"SLURM_STEP_NUM_TASKS": "2"}, 2)],
+    indirect=["variables"],
 )
-def test_groups_and_single_processes_go_on(variables_set, variables, processes):
-    variables_set(variables)
+@pytest.mark.usefixtures("variables")
+def test_groups_and_single_processes_go_on(processes):
     check_launcher()
     check_launcher(processes)
     assert launched() == processes
@@ -200,10 +175,9 @@ def test_groups_and_single_processes_go_on(variables_set, variables, processes):
         ({}, "ranks is 3, but this is one process"),
         (TORCHRUN, "ranks is 3, but this is one of 2 processes"),
     ],
+    indirect=["variables"],
 )
-def test_processes_that_are_no_group_or_of_another_number_are_refused(
-    variables_set, variables, message
-):
-    variables_set(variables)
+@pytest.mark.usefixtures("variables")
+def test_processes_that_are_no_group_or_of_another_number_are_refused(message):
     with pytest.raises(ConfigError, match=message):
         check_launcher(3)

@@ -1,5 +1,6 @@
 """Stages of a model: cut at blocks, under the names of the whole, and refused where unknown."""
 
+import gc
 import re
 
 import peft
@@ -19,9 +20,16 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
+from dpft.parallel.cohort import Pipeline
 from dpft.parallel.stages import Share, cut, part_of
 from dpft.privacy.spec import Partition
+from dpft.tasks import load_task
+from dpft.training.mechanisms import make_mechanism
+from dpft.training.setup import assemble
+from tests.parallel.ranks import together
 from tests.privacy.small_models import build
 
 LAYERS, VOCAB = 5, 17
@@ -34,16 +42,15 @@ LLAMA_LIKE = {
 
 
 def gpt2(tied=False):
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=VOCAB, n_positions=16, n_embd=8, n_layer=LAYERS, n_head=2, bos_token_id=0,
-            eos_token_id=0, tie_word_embeddings=tied,
-        )
+    config = GPT2Config(
+        vocab_size=VOCAB, n_positions=16, n_embd=8, n_layer=LAYERS, n_head=2, bos_token_id=0,
+        eos_token_id=0, tie_word_embeddings=tied,
     )  # fmt: skip
+    return GPT2LMHeadModel(config)
 
 
-def mistral():
-    return MistralForCausalLM(MistralConfig(**LLAMA_LIKE, sliding_window=3))
+def llama():
+    return LlamaForCausalLM(LlamaConfig(**LLAMA_LIKE))
 
 
 def qwen2():
@@ -54,36 +61,29 @@ def qwen2():
     return Qwen2ForCausalLM(config)
 
 
-def lora(model=None):
-    targets = ["c_attn"] if model is None else ["q_proj", "v_proj"]
-    config = peft.LoraConfig(
-        r=2, target_modules=targets, fan_in_fan_out=model is None, init_lora_weights=False
-    )
-    return peft.get_peft_model(model or gpt2(tied=True), config)
-
-
-MODELS = {
-    "gpt2": gpt2,
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**LLAMA_LIKE)),
-    "mistral": mistral,
-    "qwen2": qwen2,
-    "gpt2 lora": lora,
-    "llama lora": lambda: lora(LlamaForCausalLM(LlamaConfig(**LLAMA_LIKE))),
-}
-
-
-def made(name):
-    torch.manual_seed(0)
-    return MODELS[name]().eval()
+def lora(model, *targets):
+    how = {"init_lora_weights": False, "fan_in_fan_out": targets == ("c_attn",)}
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=[*targets], **how))
 
 
 def devices(count):
     return Partition("per_device", count)
 
 
-@pytest.mark.parametrize(("name", "count"), [*zip(MODELS, (2, 5, 5, 2, 2, 5), strict=True)])
-def test_stages_after_each_other_are_the_model(name, count):
-    model = made(name)
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (gpt2, 2),
+        (llama, 5),
+        (lambda: MistralForCausalLM(MistralConfig(**LLAMA_LIKE, sliding_window=3)), 5),
+        (qwen2, 2),
+        (lambda: lora(gpt2(tied=True), "c_attn"), 2),
+        (lambda: lora(llama(), "q_proj", "v_proj"), 5),
+    ],
+)
+def test_stages_after_each_other_are_the_model(make, count):
+    torch.manual_seed(0)
+    model = make().eval()
     where = cut(model, devices(count))
     batch = {
         "input_ids": torch.randint(1, VOCAB, (3, 7)),
@@ -104,20 +104,14 @@ def test_stages_after_each_other_are_the_model(name, count):
 
 
 def test_blocks_without_a_trained_parameter_stay_with_the_ones_before_them():
-    model = made("gpt2")
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+    model = gpt2().requires_grad_(False)
     for number in (1, 3):
         model.transformer.h[number].requires_grad_(True)
     assert cut(model, devices(2)).starts == (0, 3)
 
 
-def gemma():
-    return GemmaForCausalLM(GemmaConfig(**LLAMA_LIKE))
-
-
 def scorer():
-    model = made("gpt2")
+    model = gpt2()
     model.scorer = nn.Linear(8, 1)
     return model
 
@@ -126,7 +120,7 @@ def scorer():
     ("model", "how", "message"),
     [
         (lambda: gpt2(tied=True), devices(2), "transformer.wte.weight is input embedding"),
-        (gemma, devices(2), "where GemmaForCausalLM can be cut"),
+        (lambda: GemmaForCausalLM(GemmaConfig(**LLAMA_LIKE)), devices(2), "where GemmaFor"),
         (lambda: build("roberta_mlm").model, devices(2), "where RobertaForMaskedLM can be cut"),
         (scorer, devices(2), "which stage scorer.weight of GPT2LMHeadModel belongs to"),
         (gpt2, devices(1), "1 pipeline stages of 5 blocks; expected two stages or more"),
@@ -137,3 +131,55 @@ def scorer():
 def test_what_cannot_be_cut_is_refused(model, how, message):
     with pytest.raises((ConfigError, ValueError), match=re.escape(message)):
         cut(model(), how)
+
+
+# --- a rank of a pipeline holds its own stage and no more ---
+
+SETTINGS = ("task=text2text", "task.source=sample", "eps=3", "optim.batch_size=4", "optim.steps=1")
+
+
+def bytes_alive():
+    """Of all tensors of this process that have memory."""
+    gc.collect()
+    storages = {}
+    for found in gc.get_objects():
+        if issubclass(type(found), torch.Tensor) and not found.is_meta:
+            storage = found.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def parts_of(*words, **more):
+    run = parse(compose([*SETTINGS, *words]))
+    return assemble(run, load_task(run.task), make_mechanism(run, 40), torch.device("cpu"), **more)
+
+
+def assembled(cohort, words):
+    """What this rank holds of a model: names, bytes, and the digest of the whole."""
+    before, ranks = bytes_alive(), Pipeline()
+    parts = parts_of("parallel=pipeline", *words, cohort=ranks)
+    held = {n: p.numel() for n, p in parts.loaded.model.named_parameters() if not p.is_meta}
+    buffers = sum(b.numel() * b.element_size() for b in parts.loaded.model.buffers())
+    alive = bytes_alive() - before - buffers
+    return held, alive, parts.digest, dict(ranks.owners)
+
+
+# With LoRA the table is frozen and in two stages.
+@pytest.mark.parametrize(("word", "shared"), [("model.tied=false", 0), ("adapt=lora", 1)])
+def test_a_rank_holds_its_own_stage_and_nothing_else(word, shared):
+    words = ("model=tiny", "clip=per_device", "clip.count=2", word)
+    ranks = together(assembled, 2, words)
+    whole = parts_of(*words)
+    sizes = {n: p.numel() for n, p in whole.loaded.model.named_parameters()}
+    owners = ranks[0][3]
+    assert owners.keys() == whole.clipper.parameters.keys()
+    for rank, (held, alive, digest, _) in enumerate(ranks):
+        trained = {name for name, owner in owners.items() if owner == rank}
+        assert held.keys() & owners.keys() == trained
+        assert held == {name: sizes[name] for name in held}
+        # Little beside them: what a clipper notes of thresholds and the like.
+        assert 4 * sum(held.values()) <= alive < 4 * sum(held.values()) + 4096
+        assert digest == whole.digest  # by which a continued run knows its model
+    assert ranks[0][0].keys() | ranks[1][0].keys() == sizes.keys()
+    assert len(ranks[0][0].keys() & ranks[1][0].keys()) == shared
+    whole.clipper.close()

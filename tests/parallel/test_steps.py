@@ -10,7 +10,7 @@ import torch
 from dpft.config.errors import RankError
 from dpft.parallel.cohort import Replicas, TrainingCohort
 from dpft.parallel.sharded import Shards, shard
-from dpft.privacy import Mechanism, keys, make_clipper
+from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.noise import Released
 from dpft.tasks.objectives.causal import CausalExample
 from dpft.tasks.units import Records
@@ -29,20 +29,11 @@ class Objective(TinyObjective):
 
 
 def looped(ranks, key=b"key"):
-    """Weights, the seeds that masks were drawn from, and what was seen of each step."""
-    model, seeds, seen = gpt2(), [], []
+    """Weights, and what was seen of each step."""
+    model, seen = gpt2(), []
     if ranks.sharded:
         shard(model)
     clipper = make_clipper(model, "bk", threshold=0.5, cohort=None if ranks.size == 1 else ranks)
-    made = keys.seed
-
-    def noted(key, purpose, *labels):
-        found = made(key, purpose, *labels)
-        if purpose == "dropout":
-            seeds.append(found)
-        return found
-
-    keys.seed = noted
     try:
         train(
             model=model,
@@ -59,10 +50,8 @@ def looped(ranks, key=b"key"):
     except RankError as error:
         return str(error), seen
     finally:
-        keys.seed = made
         clipper.close()
-    named = model.named_parameters()
-    return {n: ranks.whole(p.detach()).numpy() for n, p in named}, seeds, seen
+    return {n: ranks.whole(p.detach()).numpy() for n, p in model.named_parameters()}, seen
 
 
 def all_looped(cohort):
@@ -72,13 +61,12 @@ def all_looped(cohort):
 
 def test_a_loss_that_is_not_finite_on_one_rank_and_draws_that_differ():
     """The first is left out as in one process; the second end the run before a release."""
-    whole, (_, *_), steps = looped(TrainingCohort())
+    whole, steps = looped(TrainingCohort())
     dropped = [seen["dropped"] for seen in steps[1::2]]
     assert sum(dropped) > 0
     launched = together(all_looped, 2)
     for layout in ("data", "fsdp"):
-        found = [runs[layout] for runs, _ in launched]
-        for weights, _, seen in found:
+        for weights, seen in (runs[layout] for runs, _ in launched):
             for name, expected in whole.items():
                 np.testing.assert_allclose(weights[name], expected, 1e-9, 1e-9, err_msg=name)
             assert seen[::2] == [0, 1, 2]
@@ -86,43 +74,35 @@ def test_a_loss_that_is_not_finite_on_one_rank_and_draws_that_differ():
             assert [each["loss"] for each in seen[1::2]] == pytest.approx(
                 [each["loss"] for each in steps[1::2]]
             )
-        # Masks fall to rows: a rank's own, in each step.
-        assert len({seed for _, seeds, _ in found for seed in seeds}) == 2 * 3
     for _, (said, seen) in launched:
         assert "has computed something else than another rank" in said
         assert seen == []
 
 
-def spent(cohort, sums, divided):
-    """What a rank says of a release, and what of it the first one puts down in the ledger."""
-    parameter = torch.nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.tensor(sums[cohort.rank])
-    session, lines = object.__new__(Session), []
-    session._mechanism = SimpleNamespace(private=True, rdp_after=float)
-    session._clipper = SimpleNamespace(parameters={"weight": parameter})
-    session._cohort, cohort.divided = cohort, divided
-    session._ledger = SimpleNamespace(spend=lambda step, **entry: lines.append(entry["update"]))
-    try:
-        session._spend(0, Released())
-    except RankError as error:
-        return str(error), lines
-    return "", lines
-
-
-ALIKE, UNLIKE = ([1.0, 2.0], [1.0, 2.0]), ([1.0, 2.0], [1.0, 3.0])
-
-
-def all_spent(cohort):
-    cases = ((ALIKE, False), (UNLIKE, False), (ALIKE, True), (UNLIKE, True))
-    return [spent(cohort, sums, divided) for sums, divided in cases]
+def spent(cohort):
+    """What ranks of alike and unlike sums say of a release, and what is put down in the ledger."""
+    found = []
+    for divided in (False, True):
+        for unlike in (0.0, 1.0):
+            parameter, lines = torch.nn.Parameter(torch.zeros(2)), []
+            parameter.grad = torch.tensor([1.0, 2.0 + unlike * cohort.rank])
+            session = object.__new__(Session)
+            session._mechanism = SimpleNamespace(private=True, rdp_after=float)
+            session._clipper = SimpleNamespace(parameters={"weight": parameter})
+            session._cohort, cohort.divided = cohort, divided
+            session._ledger = SimpleNamespace(spend=lambda step, to=lines, **line: to.append(line))
+            try:
+                session._spend(0, Released())
+            except RankError as error:
+                lines.append(str(error))
+            found.append(lines)
+    return found
 
 
 def test_a_release_that_ranks_do_not_share_is_not_counted_as_one():
     """Where each holds a part, the digest is of all parts."""
-    for alike, unlike, first, second in together(all_spent, 2):
-        assert not alike[0]
-        assert len(alike[1]) == 1
-        assert "Nothing of this step was released" in unlike[0]
-        assert unlike[1] == []  # a line of one rank's digest would stop every replay
-        assert first[0] == second[0] == ""
-        assert first[1] != second[1]
+    for (alike,), (unlike,), (one,), (other,) in together(spent, 2):
+        assert alike["update"]
+        # A line of one rank's digest would stop every replay.
+        assert "Nothing of this step was released" in unlike
+        assert one["update"] != other["update"]

@@ -182,7 +182,6 @@ def dpft_plan(*words):
 
 
 def value_of(row, output):
-    """The number in a row of the table."""
     return float(re.search(rf"^ +{row} +([\d.,]+) +$", output, re.MULTILINE)[1].replace(",", ""))
 
 

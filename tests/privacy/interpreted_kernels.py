@@ -33,7 +33,7 @@ def test_sums_equal_loops_in_float64(dtypes, records, length, d, p):
     a = torch.randn(records, length, d, generator=drawn).to(dtypes[0])
     g = torch.randn(records, p, length, generator=drawn).to(dtypes[1]).mT  # of other strides
     weights = torch.rand(records, length, generator=drawn)
-    value, bound, squares = kernels.gram_sums(a, g, weights)
+    value, bound, scale, w_squares, g_squares = kernels.gram_sums(a, g, weights)
     expected = torch.zeros(2, records, dtype=torch.float64)
     for i in range(records):
         gradient = torch.zeros(p, d, dtype=torch.float64)
@@ -43,11 +43,14 @@ def test_sums_equal_loops_in_float64(dtypes, records, length, d, p):
                 inner = (g[i, s].double() @ g[i, t].double()).abs()
                 expected[1, i] += inner * weights[i, s] * weights[i, t]
         expected[0, i] = gradient.square().sum()
-    assert value.dtype == bound.dtype == squares.dtype == torch.float32
+    lengths, weights = g.double().norm(dim=2), weights.double()
+    others = (lengths * weights).sum(1).square(), weights.square().sum(1), lengths.square().sum(1)
+    for found, right in zip((scale, w_squares, g_squares), others, strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), right, rtol=2e-6, atol=0)
     if records:
         same(value, expected[0])
         same(bound, expected[1])
-    torch.testing.assert_close(squares.double(), g.double().square().sum(2), rtol=2e-6, atol=0)
 
 
 def test_products_too_small_for_float32_are_within_the_allowance(monkeypatch):
@@ -66,9 +69,10 @@ def test_products_too_small_for_float32_are_within_the_allowance(monkeypatch):
 def test_what_is_not_finite_stays_in_its_record(bad, value):
     a, g = torch.ones(2, 3, 4, dtype=HALF), torch.ones(2, 3, 5, dtype=HALF)
     g[0, 1, 2] = bad
-    found, _, squares = kernels.gram_sums(a, g, torch.ones(2, 3))
-    torch.testing.assert_close(found, torch.tensor([value, 180.0]), equal_nan=True)
-    assert squares.isfinite().tolist() == [[True, False, True], [True, True, True]]
+    found = torch.stack([*kernels.gram_sums(a, g, torch.ones(2, 3))])
+    torch.testing.assert_close(found[0], torch.tensor([value, 180.0]), equal_nan=True)
+    assert found[:, 1].isfinite().all()
+    assert not found[[2, 4], 0].isfinite().any()
 
 
 def tied(records=2, positions=5, table=37, d=6):
@@ -86,7 +90,6 @@ def tied(records=2, positions=5, table=37, d=6):
 @pytest.mark.parametrize("which", [slice(0, 1), slice(1, 2), slice(0, 2)])
 @pytest.mark.parametrize("size", [(2, 5), (1, 64)])
 def test_norm_scale_and_allowance_are_those_of_torchs_products(monkeypatch, which, size):
-    """Of a matrix, a table, and both in one."""
     own = tied(*size)[which]
     expected = uses.joint_squared_norm(own)
     monkeypatch.setattr(uses, "norm_kernels", lambda *factors: kernels)
@@ -112,8 +115,9 @@ def test_the_allowance_bounds_what_rounding_adds(monkeypatch):
         assert (added <= factor * norm.allowing().double().sqrt()).all()
 
 
-def test_a_program_has_the_kernels_in_it(monkeypatch):
-    """It is traced and run with those of a whole model, and gives the norms that torch gives."""
+@pytest.mark.parametrize(("style", "launches"), [("bk", 6), ("per_layer", 11)])
+def test_a_program_has_the_kernel_in_it(monkeypatch, style, launches):
+    """Where tensors are held anyway, one launch is for all layers of one shape, of two blocks."""
     case = build("gpt2")
     case.model.float()
 
@@ -121,12 +125,18 @@ def test_a_program_has_the_kernels_in_it(monkeypatch):
         with torch.autocast("cpu", HALF):
             return case.losses(case.model, dict(zip(case.data, tensors, strict=True))).float()
 
-    clipper = make_clipper(case.model, "bk", threshold=0.7)
+    clipper = make_clipper(case.model, style, threshold=0.7)
     clipper.backward(losses([*case.data.values()]))
     monkeypatch.setattr(uses, "norm_kernels", lambda *factors: kernels)
     program = Program(clipper, losses, [*case.data.values()], None, 1, "graph")
+    calls = []
+    options = kernels._options
+    monkeypatch.setattr(kernels, "_options", lambda *x: calls.append(x) or options(*x))
     found = program([*case.data.values()], None)
+    assert len(calls) == launches
     torch.testing.assert_close(found.norms, clipper.norms, rtol=1e-4, atol=0)
+    for total, parameter in zip(found.sums, clipper.parameters.values(), strict=True):
+        torch.testing.assert_close(total, parameter.grad, rtol=1e-2, atol=1e-4)
 
 
 def test_they_are_traced_on_a_gpu_that_is_not_here():
@@ -141,7 +151,7 @@ def test_they_are_traced_on_a_gpu_that_is_not_here():
 
         graph = make_fx(norms)(a, z, ids, e)
         made = graph(a, z, ids, e)
-    assert [tuple(x.shape) for x in made] == [(2,), (2,), (2, 70), (2,), (2,), (2, 9)]
+    assert [tuple(x.shape) for x in made] == [(2,)] * 10
     assert {(x.device.type, x.dtype) for x in made} == {("cuda", torch.float32)}
     calls = [str(node.target) for node in graph.graph.nodes if "dpft" in str(node.target)]
     assert calls == ["dpft.gram_sums.default"] * 2
@@ -154,6 +164,6 @@ def test_they_are_used_where_they_gave_the_right_numbers(monkeypatch):
     monkeypatch.setattr(kernels, "check", lambda device, check=kernels.check: check("cpu"))
     with FakeTensorMode():  # as in a trace
         assert use(on_gpu) is kernels
-    monkeypatch.setattr(kernels, "gram_sums", lambda a, g, w=None: [g[:, 0, 0].float()] * 3)
+    monkeypatch.setattr(kernels, "gram_sums", lambda a, g, w=None: [g[:, 0, 0].float()] * 5)
     with pytest.warns(UserWarning, match="kernel failed on cuda: ArithmeticError: got"):
         assert use(on_gpu) is None

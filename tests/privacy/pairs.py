@@ -45,7 +45,6 @@ def losses(model, data):
 
 
 def build(name, dropout=0.0):
-    """A model, and its records by number."""
     torch.manual_seed(0)
     kind, sizes = MODELS[name]
     tokens = {"vocab_size": VOCAB, "pad_token_id": 0, "eos_token_id": 2}

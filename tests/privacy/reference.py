@@ -7,29 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dpft.privacy import Clipper, make_clipper
-
-
-def reference_clip(
-    model: nn.Module,
-    record_loss: Callable[[int], Tensor],
-    batch: int,
-    factor: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Norms (B,) and the clipped sum of each trainable parameter, record by record."""
-    names = [n for n, p in model.named_parameters() if p.requires_grad]
-    norms, total = reference_clip_groups(model, record_loss, batch, [names], lambda k, n: factor(n))
-    return norms[:, 0], total
-
-
-def reference_clip_groups(
-    model: nn.Module,
-    record_loss: Callable[[int], Tensor],
-    batch: int,
-    groups: Sequence[Sequence[str]],
-    factor: Callable[[int, Tensor], Tensor],
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The same for groups of parameter names: norms (B, K), each group clipped by itself."""
-    return clip_records(record_gradients(model, record_loss, batch), groups, factor)
+from dpft.privacy.clipping.clipper import Sums
+from dpft.privacy.program import Program
 
 
 def record_gradients(
@@ -62,6 +41,20 @@ def clip_records(
     return norms, total
 
 
+def clip_as(clipper: Clipper, records: Sequence[dict[str, Tensor]]) -> tuple[Tensor, dict]:
+    """The same with a clipper's groups and thresholds."""
+    groups, limits = [group.parameters for group in clipper.groups], clipper.thresholds
+    return clip_records(records, groups, lambda k, n: min(1.0, limits[k] / n))
+
+
+def loop_of(
+    model: nn.Module, clipper: Clipper, record_loss: Callable[[int], Tensor], batch: int
+) -> tuple[Tensor, dict]:
+    """The same from the records' losses, which the clipper does not capture."""
+    with clipper.paused():
+        return clip_as(clipper, record_gradients(model, record_loss, batch))
+
+
 def clear(model: nn.Module) -> None:
     for parameter in model.parameters():
         parameter.grad = None
@@ -84,6 +77,47 @@ def same_grads(model: nn.Module, total: dict[str, Tensor], tolerance: float) -> 
     raise AssertionError("gradients differ as a whole, but no parameter's does")
 
 
+def compare(
+    model: nn.Module,
+    clipper: Clipper,
+    losses: Tensor,
+    expected: tuple[Tensor, dict[str, Tensor]],
+    tolerance: float = 1e-10,
+) -> None:
+    """The clipper leaves these norms and sums."""
+    clear(model)
+    clipper.backward(losses)
+    torch.testing.assert_close(clipper.norms, expected[0], rtol=tolerance, atol=tolerance)
+    same_grads(model, expected[1], tolerance)
+
+
+def program_of(
+    clipper: Clipper,
+    case: Any,
+    rows: int = 1,
+    real: Tensor | None = None,
+    backend: str = "graph",
+    losses: Any = None,
+) -> Program:
+    """The program of a case's records, as they are in its order of tensors."""
+
+    def of_units(tensors: Sequence[Tensor]) -> Tensor:
+        data = dict(zip(case.data, tensors, strict=True))
+        return (losses or case.losses)(case.model, data).view(-1, rows).mean(1)
+
+    tensors = [x.repeat_interleave(rows, 0) for x in case.data.values()]
+    clipper.backward(of_units(tensors), rows=rows)  # with all checks
+    case.model.zero_grad()
+    return Program(clipper, of_units, tensors, real, rows, backend)
+
+
+def same_sums(
+    found: Sums, clipper: Clipper, total: dict[str, Tensor], tolerance: float = 1e-10
+) -> None:
+    for name, own in zip(clipper.parameters, found.sums, strict=True):
+        torch.testing.assert_close(own, total[name], rtol=tolerance, atol=tolerance)
+
+
 def equals_loop(
     model: nn.Module,
     losses_of: Callable[[slice], Tensor],
@@ -95,13 +129,7 @@ def equals_loop(
 ) -> Clipper:
     """Norms and sums of ``losses_of(rows)`` are the loop's; returns the clipper, still attached."""
     clipper = make_clipper(model, style, threshold=threshold, **options)
-    parts, limits = [group.parameters for group in clipper.groups], clipper.thresholds
-    with clipper.paused():
-        records = record_gradients(model, lambda i: losses_of(slice(i, i + 1))[0], batch)
-    norms, total = clip_records(records, parts, lambda k, n: min(1.0, limits[k] / n))
+    expected = loop_of(model, clipper, lambda i: losses_of(slice(i, i + 1))[0], batch)
     for _ in range(2):  # the first batch of a kind is verified, the second takes the short way
-        clear(model)
-        clipper.backward(losses_of(slice(0, batch)))
-        torch.testing.assert_close(clipper.norms, norms, rtol=tolerance, atol=tolerance)
-        same_grads(model, total, tolerance)
+        compare(model, clipper, losses_of(slice(0, batch)), expected, tolerance)
     return clipper

@@ -51,6 +51,15 @@ class Case:
         return self.losses(self.model, self.data)
 
 
+class Parts(nn.Module):
+    """A module of what it is given by name."""
+
+    def __init__(self, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
 def shaken(model: nn.Module) -> nn.Module:
     """In float64, with larger weights, so that every term of a norm matters."""
     model = model.double().train()
@@ -104,13 +113,15 @@ def gpt2(tied: bool, dropout: float = 0.0, layers: int = 2) -> Case:
     return Case(shaken(GPT2LMHeadModel(config)), tokens(), causal_losses)
 
 
+SIZES = {"hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 3}
+TEXTS = {**SIZES, "vocab_size": VOCAB, "max_position_embeddings": 16, "pad_token_id": 1}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
 def llama(tied: bool) -> Case:
     """SmolLM2's architecture: RMSNorm, gated MLP, fewer key-value heads than query heads."""
-    config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=12, intermediate_size=20, num_hidden_layers=2,
-        num_attention_heads=3, num_key_value_heads=1, max_position_embeddings=16,
-        tie_word_embeddings=tied, pad_token_id=1,
-    )  # fmt: skip
+    config = LlamaConfig(**TEXTS, num_key_value_heads=1, tie_word_embeddings=tied)
     model = shaken(LlamaForCausalLM(config))
     # Its own norms compute in float32 whatever they are given; torch's do not.
     for name, module in list(model.named_modules()):
@@ -122,12 +133,8 @@ def llama(tied: bool) -> Case:
 
 
 def _roberta(tied: bool) -> RobertaConfig:
-    return RobertaConfig(
-        vocab_size=VOCAB, hidden_size=12, num_hidden_layers=2, num_attention_heads=3,
-        intermediate_size=20, max_position_embeddings=16, type_vocab_size=1, pad_token_id=1,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, tie_word_embeddings=tied,
-        num_labels=3,
-    )  # fmt: skip
+    sizes = {**TEXTS, **NO_DROPOUT, "type_vocab_size": 1, "num_labels": 3}
+    return RobertaConfig(**sizes, tie_word_embeddings=tied)
 
 
 def roberta_mlm(tied: bool) -> Case:
@@ -142,28 +149,21 @@ def roberta_classifier(tied: bool) -> Case:
     return Case(shaken(RobertaForSequenceClassification(_roberta(tied))), data, class_losses)
 
 
-def vit(tied: bool) -> Case:
-    config = ViTConfig(
-        hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
-        image_size=8, patch_size=4, num_labels=3, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+def of_images(model: nn.Module, batch: int) -> Case:
     g = torch.Generator().manual_seed(2)
-    data = {
-        "pixel_values": torch.randn(4, 3, 8, 8, generator=g, dtype=torch.float64),
-        "labels": torch.tensor([0, 2, 1, 0]),
-    }
-    return Case(shaken(ViTForImageClassification(config)), data, class_losses)
+    pixels = torch.randn(batch, 3, 8, 8, generator=g, dtype=torch.float64)
+    labels = torch.tensor([0, 2, 1, 0])[:batch]
+    return Case(shaken(model), {"pixel_values": pixels, "labels": labels}, class_losses)
+
+
+def vit(tied: bool) -> Case:
+    config = ViTConfig(**SIZES, **NO_DROPOUT, image_size=8, patch_size=4, num_labels=3)
+    return of_images(ViTForImageClassification(config), 4)
 
 
 def wrn(tied: bool) -> Case:
-    g = torch.Generator().manual_seed(2)
-    data = {
-        "pixel_values": torch.randn(3, 3, 8, 8, generator=g, dtype=torch.float64),
-        "labels": torch.tensor([0, 2, 1]),
-    }
-    model = WideResNetForImageClassification(WideResNetConfig(depth=10, width=1, num_labels=3))
-    return Case(shaken(model), data, class_losses)
+    config = WideResNetConfig(depth=10, width=1, num_labels=3)
+    return of_images(WideResNetForImageClassification(config), 3)
 
 
 MODELS = {

@@ -25,14 +25,14 @@ def test_interpreted_they_give_the_numbers_of_float64():
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-# As a tied model under autocast calls them: a linear layer and an embedding.
+# As a tied model under autocast calls them: linear layers and an embedding.
 CALLS = {
     "linear": (
-        {"a": "*bf16", "g": "*bf16", "weights": "*fp32"},
+        {"a": ("*bf16",) * 12, "g": ("*bf16",) * 12, "weights": "*fp32"},
         {"a2": 1, "g2": 1, "TOKENS": False, "COLUMNS": 64},
     ),
     "embedding": (
-        {"a": "*i64", "g": "*fp32"},
+        {"a": ("*i64",), "g": ("*fp32",)},
         {"weights": None, "a1": 1, "a2": 1, "d": 1, "g2": 1, "TOKENS": True, "COLUMNS": 32},
     ),
 }
@@ -55,8 +55,9 @@ def test_compiled_they_add_up_in_float32_and_round_no_factor(
     tensors = {**tensors, "sums": "*fp32", "squares": "*fp32"}
     types = {n: tensors.get(n, "constexpr" if n in constants else "i32") for n in kernel.arg_names}
     # Addresses are multiples of 16, as are rows of 768 numbers.
-    round = [n for n, type in types.items() if type.startswith("*") or re.fullmatch("[ag][01]", n)]
-    attributes = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in round}
+    round = [(i,) for i, n in enumerate(types) if re.fullmatch("[ag][01]|weights|sums|squares", n)]
+    round += [(i, k) for i, type in enumerate(types.values()) for k in range(len(type)) if i < 2]
+    attributes = {place: [["tt.divisibility", 16]] for place in round}
     source = ASTSource(kernel, types, constants, attributes)
     ptx = compile(source, GPUTarget("cuda", architecture, 32), {"num_warps": 4}).asm["ptx"]
     products = re.findall(r"mma\S*\.sync\.aligned\.m\d\S*", ptx)

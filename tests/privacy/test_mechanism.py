@@ -65,6 +65,19 @@ def test_other_accountants_find_the_stated_epsilon(sampling):
     assert stated["rdp"] <= theirs.get_epsilon(at) < 1.02 * stated["rdp"]
 
 
+@pytest.mark.parametrize("groups", [{}, {"quantiles": Quantiles(0.5), "quantile_budget": 0.1}])
+def test_a_repeated_step_costs_a_further_one_and_changes_nothing_else(groups):
+    run = Mechanism(1000, 100, 40, 1.1, (0.1,), 1e-5).over((0.1, 0.2), **groups)
+    longer, again = dataclasses.replace(run, steps=47), dataclasses.replace(run, repeated=7)
+    assert again.releases == 47
+    assert again.epsilons() == longer.epsilons()
+    assert again.epsilon_after(40) >= longer.epsilons()["pld"] - 1e-9
+    assert again.rdp_after(40) == longer.rdp_after(47) > run.rdp_after(40)
+    assert again.rdp_after(12) == run.rdp_after(19)
+    assert again.noise_stds(again.first_thresholds) == run.noise_stds(run.first_thresholds)
+    assert again.sampler(b"key").batch(39) == run.sampler(b"key").batch(39)
+
+
 def test_no_noise_means_no_guarantee():
     mechanism = Mechanism(100, 10, 5, 0.0, (), 1e-3)
     assert not mechanism.private
@@ -195,18 +208,14 @@ def test_impossible_mechanisms_are_refused(changes, message):
         make(**changes)
 
 
-@pytest.mark.parametrize("noise", [math.nan, -1.0])
-def test_noise_of_no_guarantee_is_refused(noise):
-    with pytest.raises(ValueError, match="expected"):
-        Mechanism(100, 10, 5, noise, (1.0,), 1e-5)
-
-
-@pytest.mark.parametrize("count_noise", [None, 0.0, math.inf])
-def test_counts_are_never_released_without_noise(count_noise):
-    with pytest.raises(ValueError, match="protect no record"):
-        Mechanism(
-            *(100, 10, 5, 1.0, (0.1,), 1e-3), quantiles=Quantiles(0.5), count_noise=count_noise
-        )
+def test_noise_that_protects_no_record_is_refused():
+    for noise in (math.nan, -1.0):
+        with pytest.raises(ValueError, match="expected"):
+            Mechanism(100, 10, 5, noise, (1.0,), 1e-5)
+    counted = {"quantiles": Quantiles(0.5)}
+    for noise in (None, 0.0, math.inf):
+        with pytest.raises(ValueError, match="protect no record"):
+            Mechanism(100, 10, 5, 1.0, (0.1,), 1e-3, **counted, count_noise=noise)
 
 
 @pytest.mark.parametrize(("share", "sampling"), [(1.0, "poisson"), (50.0, "truncated_poisson")])

@@ -55,9 +55,6 @@ STEPS, MANY = 3, 70
 """``MANY`` where a check that finds nothing finite might be put off from batch to batch."""
 
 
-# --- records, a model, and how the extra record is odd --------------------------------------------
-
-
 class Record(dict[str, Tensor]):
     """Vectors ``x`` with a label each."""
 
@@ -147,9 +144,6 @@ class Tagging:
 
 def weights(model: nn.Module) -> list[float]:
     return [float(p.detach().double().sum()) for p in model.parameters()]
-
-
-# --- entry points ---------------------------------------------------------------------------------
 
 
 def played(entry: Entry, condition: str, folder: Path) -> Pair:

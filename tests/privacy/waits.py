@@ -14,19 +14,12 @@ from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
 
 _aten: Any = torch.ops.aten
-
 # A number, a list of places or a number of rows that the host needs before it goes on.
-_READS = frozenset(
-    getattr(_aten, name)
-    for name in (
-        *("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount"),
-        *("unique_dim", "_unique", "_unique2", "unique_consecutive"),
-    )
-)
+_NAMES = "_local_scalar_dense is_nonzero nonzero masked_select equal bincount unique_dim _unique"
+_READS = {getattr(_aten, name) for name in [*_NAMES.split(), "_unique2", "unique_consecutive"]}
 # Those that no dispatch mode sees where all is on the CPU.
-_OUT_OF_TORCH = frozenset({Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__})
-_INDEXED = frozenset({_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_})
-_COPIES = frozenset({_aten._to_copy, _aten.copy_})
+_OUT_OF_TORCH = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
+_INDEXED = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_}
 
 
 class Waits(TorchDispatchMode):
@@ -37,54 +30,35 @@ class Waits(TorchDispatchMode):
     """
 
     def __init__(self, host: Iterable[Tensor] = ()) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: Counter[str] = Counter()
-        self._host: Any = WeakIdKeyDictionary()
-        self._calls = _Calls(self)
-        for x in host:
-            self._host[x] = True
+        self.host: Any = WeakIdKeyDictionary(dict.fromkeys(host, True))
+        self.calls = _Calls(self)
 
     def __enter__(self) -> Waits:
-        self._calls.__enter__()  # type: ignore[no-untyped-call]
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
+        self.calls.__enter__()
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._calls.__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
+        self.calls.__exit__(*error)
 
-    def sees(self, x: Any) -> bool:
-        """Whether a tensor counts as a device's."""
-        return isinstance(x, Tensor) and x not in self._host
-
-    @property
-    def count(self) -> int:
-        """All of them."""
-        return sum(self.found.values())
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
         operation = func._overloadpacket
-        out = func(*args, **kwargs)
+        out = func(*args, **(kwargs or {}))
         # What is made of Python's numbers is lifted.
-        if (given and not any(map(self.sees, given))) or operation is _aten.lift_fresh:
-            for x in tree_iter(out):
-                if isinstance(x, Tensor):
-                    self._host[x] = True
-        elif self._blocks(operation, given, kwargs, out):
+        if operation is _aten.lift_fresh or (given and all(x in self.host for x in given)):
+            self.host.update((x, True) for x in tree_iter(out) if isinstance(x, Tensor))
+        elif (
+            operation in _READS
+            or (
+                operation in _INDEXED  # a mask is a number of rows
+                and any(x.dtype in (torch.bool, torch.uint8) for x in given[1:])
+            )
+        ):
             self.found[str(operation)] += 1
         return out
-
-    def _blocks(self, operation: Any, given: list[Tensor], kwargs: Any, out: Any) -> bool:
-        if operation in _INDEXED:  # a mask is a number of rows
-            return any(x.dtype in (torch.bool, torch.uint8) for x in given[1:])
-        if operation in _COPIES:
-            devices = {x.device for x in (*given, out)}
-            return len(devices) > 1 and not kwargs.get("non_blocking", False)
-        return operation in _READS
 
 
 class _Calls(TorchFunctionMode):
@@ -92,11 +66,9 @@ class _Calls(TorchFunctionMode):
 
     def __init__(self, waits: Waits) -> None:
         super().__init__()
-        self._waits = waits
+        self.waits = waits
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in _OUT_OF_TORCH and self._waits.sees(args[0]):
-            self._waits.found[func.__name__] += 1
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _OUT_OF_TORCH and args[0] not in self.waits.host:
+            self.waits.found[func.__name__] += 1
         return func(*args, **(kwargs or {}))

@@ -2,38 +2,31 @@
 
 import pytest
 
-from dpft.privacy.accounting import epsilon_rdp, run_curve
+from dpft.privacy.accounting import run_curve
 from dpft.privacy.rounding import up
 from dpft.report.cost import composed, remarks
 from dpft.runs.ledger import LedgerContents
 from dpft.runs.noise_key import key_fingerprint, key_from_seed
+from tests.report.pages.example import DELTA, epsilon, mechanism
+from tests.report.pages.example import record as whole
 from tests.runs.example import example_guarantee, without_privacy
 
-DELTA = 1e-5
 
-
-def record(task="e2e", sigma=2.0, rate=0.1, steps=50, delta=DELTA, sampling="poisson"):
-    mechanism = {
-        "sampling_rate": rate,
-        "noise_multiplier": sigma,
-        "steps": steps,
-        "delta": delta,
-        "sampling": sampling,
-    }
-    each = epsilon_rdp(sampling_rate=rate, noise_multiplier=sigma, steps=steps, delta=delta)
-    return {
-        "dataset": {"task": task, "source": "files"},
-        "training": {"steps": steps},
-        "mechanism": mechanism,
-        "privacy": example_guarantee(
-            unit="a row",
-            delta=delta,
-            epsilon={"rdp": each},
-            stated=each,
-            kind="private" if steps else "nothing released",
-            voided_by=["shuffled"] if sampling == "shuffle" else [],
-        ),
-    }
+def record(task="e2e", sigma=2.0, rate=0.1, steps=50, sampling="poisson"):
+    stated = mechanism(
+        sampling_rate=rate, noise_multiplier=sigma, steps=steps, delta=DELTA, sampling=sampling
+    )
+    each = epsilon(steps, stated)
+    privacy = example_guarantee(
+        unit="a row",
+        delta=DELTA,
+        epsilon={"rdp": each},
+        stated=each,
+        kind="private" if steps else "nothing released",
+        voided_by=["shuffled"] if sampling == "shuffle" else [],
+    )
+    dataset = {"task": task, "source": "files"}
+    return whole(mechanism=stated, privacy=privacy, training={"steps": steps}, dataset=dataset)
 
 
 def drawn(seed, **settings):
@@ -72,7 +65,7 @@ def test_a_remark_for_each_data_set_of_several_private_runs():
     assert len(said) == 1
     assert said[0].startswith("2 runs were trained with privacy on e2e.")
     assert "run with shuffled batches" not in said[0]
-    total = epsilon_rdp(sampling_rate=0.1, noise_multiplier=2.0, steps=100, delta=DELTA)
+    total = record(steps=100)["privacy"]["stated"]
     assert f"epsilon {total + 0.0005:.3f}"[:-1] in said[0]
     assert "run with shuffled batches" in remarks([record(sampling="shuffle"), record()])[0]
 

@@ -1,15 +1,18 @@
-"""Text from elsewhere is shown on a terminal, and directs none."""
+"""Text from elsewhere is shown on a terminal or in Markdown, and directs nothing."""
 
 import io
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.report import terminal
+from dpft.report import markdown, terminal
 from dpft.report.console import Console
 from tests.report.pages.example import a_run, record
 
@@ -34,40 +37,47 @@ def test_messages_hold_no_orders(tell, err, capsys):
     assert "[bold]loud[/bold]" in said
 
 
-def _printed(*things):
-    file = io.StringIO()
-    console = Console(file=file, force_terminal=True, width=300)
-    for thing in things:
-        console.print(thing)
-    return file.getvalue()
-
-
 def test_a_console_shows_markup_and_orders_as_text():
     table = Table(title=EVIL, caption=EVIL)
     table.add_column(EVIL)
     table.add_row(EVIL)
     table.add_row(Text(EVIL))
-    said = _printed(EVIL, table, Text.assemble((EVIL, "bold")))
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=300)
+    for thing in (EVIL, table, Text.assemble((EVIL, "bold"))):
+        console.print(thing)
+    said = file.getvalue()
     assert "]8;" not in said.replace(r"\x1b]8;", "")
-    assert "\x1b[2J" not in said
-    assert "\x1b[8m" not in said
+    assert not any(order in said for order in ORDERS)
     # Only colours and the like of rich itself are left.
     assert not FORBIDDEN.search(re.sub(r"\x1b\[[0-9;]*m", "", said))
     assert said.count("[bold]loud[/bold]") == 6
     assert ":smile:" in said
 
 
-def _evil_run(path):
+def test_no_record_directs_a_terminal(tmp_path):
     privacy = record()["privacy"] | {"statement": f"statement {EVIL}", "caveats": [EVIL]}
     scores = {"test": {"metrics": {EVIL: 0.5}, "examples": 3, "signature": EVIL}}
-    return a_run(
-        path, record(flags=[{"flag": "note", "text": EVIL}], privacy=privacy, scores=scores)
-    )
-
-
-def test_no_record_directs_a_terminal(tmp_path):
-    run = _evil_run(tmp_path / "run")
+    flags = [{"flag": "note", "text": EVIL}]
+    run = a_run(tmp_path / "run", record(flags=flags, privacy=privacy, scores=scores))
     result = CliRunner().invoke(app, ["report", str(run)], color=True)
     assert result.exit_code == 0, result.output
     assert not FORBIDDEN.search(re.sub(r"\x1b\[[0-9;]*m\b", "", result.output))
     assert "[bold]loud[/bold]" in result.output.replace("\n", "")
+
+
+READER = MarkdownIt("commonmark").enable("table")
+TEXTS = st.text(st.sampled_from("a1 \n\t\\|*_<>`~[]()&#;!-\x1b\u202e"), max_size=12)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS), max_size=3))
+def test_a_table_of_escaped_text_reads_as_the_text(rows):
+    escaped = [[markdown.escape(text) for text in row] for row in rows]
+    tokens = READER.parse(markdown.table(("a", "b"), escaped))
+    assert tokens[0].type == "table_open"
+    cells = [token.children or [] for token in tokens if token.type == "inline"]
+    read = ["".join(part.content for part in cell) for cell in cells]
+    texts = [" ".join(text.split()) for row in rows for text in row]
+    assert read == ["a", "b", *map(terminal.plain, texts)]
+    once = markdown.escape("a|b <i> \\|")
+    assert markdown.inline(once) == once

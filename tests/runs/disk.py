@@ -13,9 +13,8 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,24 +25,21 @@ _CALLS = (
 ROOT = 0
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """File ``inode`` holds ``data`` now."""
 
     inode: int
     data: bytes
 
 
-@dataclass(frozen=True)
-class Entries:
+class Entries(NamedTuple):
     """One operation on folder ``inode``: what names mean now; None: they are gone."""
 
     inode: int
     names: Mapping[str, int | None]
 
 
-@dataclass(frozen=True)
-class Sync:
+class Sync(NamedTuple):
     """File or folder ``inode`` is synced."""
 
     inode: int
@@ -57,17 +53,13 @@ class Recorder:
 
     Libraries in other languages write files too, so the folder is read again before and after each
     call that matters: what changed in between was done by somebody.
-
-    Attributes:
-        events: in their order.
-        folders: numbers of those that are folders.
-        before: called with the name and arguments of each call; may raise, as a kill would.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.events: list[Event] = []
         self.folders = {ROOT}
+        # Called with the name and arguments of each call; may raise, as a kill would.
         self.before: Callable[[str, tuple[Any, ...]], None] = lambda name, arguments: None
         self._alive: dict[int, int] = {root.stat().st_ino: ROOT}
         self._entries: dict[int, dict[str, int]] = {ROOT: {}}

@@ -1,26 +1,24 @@
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
 
 from dpft.runs import (
     Ledger,
+    MetricsLog,
+    NormsLog,
     RunDirectory,
     RunError,
     RunLockedError,
     RunMismatchError,
     config_hash,
-    key_fingerprint,
+    save_private_state,
 )
+from dpft.tasks.objectives.base import Prediction
+from dpft.training.predictions import write_predictions
 from tests.runs.conftest import CONFIG
-
-
-def spend(run: RunDirectory, steps: int) -> None:
-    header = {"key_fingerprint": key_fingerprint(run.noise_key())}
-    with Ledger(run.ledger, header) as ledger:
-        for step in range(steps):
-            ledger.spend(step)
 
 
 def test_equal_settings_have_equal_hashes() -> None:
@@ -36,16 +34,14 @@ def test_other_settings_are_refused_and_named(run: RunDirectory) -> None:
     other = {"task": "e2e", "privacy": {"epsilon": 8, "delta": 1e-5}, "seed": None}
     with pytest.raises(RunMismatchError) as caught:
         RunDirectory.open(run.path, other, "")
-    message = str(caught.value)
-    assert "privacy.epsilon: 3 -> 8" in message
-    assert "seed: (absent) -> null" in message
-    assert "delta" not in message
-    assert "force=true" in message
+    for said in ("privacy.epsilon: 3 -> 8", "seed: (absent) -> null", "force=true"):
+        assert said in str(caught.value)
+    assert "delta" not in str(caught.value)
 
 
 def test_force_moves_the_old_run_aside_with_its_ledger(run: RunDirectory) -> None:
-    spend(run, 2)
-    (run.path / "train.log").write_text("x")
+    with Ledger(run.ledger, {}) as spent:
+        spent.spend(0)
     ledger = run.ledger.read_bytes()
     run.close()
     with RunDirectory.open(run.path, {"other": 1}, "", force=True) as new:
@@ -87,3 +83,56 @@ def test_nobody_begins_in_a_folder_that_is_being_taken_away(tmp_path, monkeypatc
         monkeypatch.setattr("dpft.runs.directory.shutil.rmtree", at_the_same_time)
         run.discard_unused()
     assert not (tmp_path / "run").exists()
+
+
+# --- who may read it ---
+
+
+def open_to_others(folder: Path) -> list[str]:
+    return [
+        f"{path.relative_to(folder)} {path.stat().st_mode & 0o777:o}"
+        for path in (folder, *folder.rglob("*"))
+        if stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
+
+
+def used(path: Path) -> Path:
+    with RunDirectory.open(path, CONFIG, "") as run:
+        run.noise_key()
+        with MetricsLog(run.metrics) as log:
+            log.append(0, loss=1.0)
+        NormsLog(run.private, 1, ["all"]).close()
+        save_private_state(run, "audit", 1, {})
+        Ledger(run.ledger, {"key": "k"}).close()
+        write_predictions(run.generations("test"), [Prediction("s", "p", ("r",))])
+        return run.path
+
+
+def test_nobody_else_reads_what_is_private(tmp_path: Path) -> None:
+    """Whatever the umask."""
+    for mask in (0o000, 0o022, 0o077):
+        before = os.umask(mask)
+        run = used(tmp_path / oct(mask))
+        os.umask(before)
+        for private in ("private", "ledger.jsonl", "generations/test.jsonl"):
+            assert not open_to_others(run / private)
+
+
+def test_a_folder_that_was_opened_up_is_closed_again(tmp_path: Path) -> None:
+    run = used(tmp_path / "run")
+    for path in (run / "private", *(run / "private").rglob("*")):
+        path.chmod(0o777)
+    used(run)
+    # What is written once and tells nothing stays as it was, in a folder that is closed.
+    assert open_to_others(run / "private") == ["README.md 777"]
+
+
+def test_no_lock_is_written_through_a_link(run: RunDirectory, tmp_path: Path) -> None:
+    run.close()
+    mine = tmp_path / "mine"
+    mine.write_text("of mine")
+    (run.path / ".lock").unlink()
+    (run.path / ".lock").symlink_to(mine)
+    with pytest.raises(RunError, match="cannot use"):
+        RunDirectory.open(run.path, CONFIG, "")
+    assert mine.read_text() == "of mine"

@@ -5,7 +5,8 @@ import pytest
 from dpft import runs
 from dpft.runs import Ledger, LedgerMismatchError, RunDirectory, write_record
 from dpft.runs.finished import damages
-from tests.runs.example import example_record
+from tests.report.pages.example import record
+from tests.small_runs import Killed
 
 
 @pytest.fixture
@@ -18,43 +19,33 @@ def done(run: RunDirectory) -> RunDirectory:
         (run.model / name).write_text(name)
     (run.model / "model.safetensors").write_bytes(bytes(100))
     run.generations("test").write_text("{}\n")
-    write_record(run, example_record(run.config_hash))
+    write_record(run, record(config_hash=run.config_hash))
     run.mark_done()
     return run
 
 
-def told(run: RunDirectory) -> list[str]:
-    return damages(run.path)
-
-
 def test_a_whole_run_has_no_damage_and_what_may_change_may_change(done: RunDirectory) -> None:
-    assert told(done) == []
+    assert damages(done.path) == []
     (done.model / "README.md").write_text("edited")
     (done.path / "report.html").write_text("a page")
     (done.model / "weights.gguf").write_text("converted")
     (done.private / "README.md").unlink()
-    assert told(done) == []
+    assert damages(done.path) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "record.json",
-        "ledger.jsonl",
-        "config.yaml",
-        "model/model.safetensors",
-        "generations/test.jsonl",
-    ],
-)
-def test_what_is_gone_cut_or_changed_is_named(done: RunDirectory, name: str) -> None:
-    file = done.path / name
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1])
-    assert told(done) == [f"{name} has {len(whole) - 1:,} bytes, expected {len(whole):,}"]
-    file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    assert told(done) == [f"{name} is not what it was when the run was finished"]
-    file.unlink()
-    assert told(done) == [f"{name} is gone"]
+def test_what_is_gone_cut_or_changed_is_named(done: RunDirectory) -> None:
+    named = ("record.json", "ledger.jsonl", "config.yaml")
+    for name in (*named, "model/model.safetensors", "generations/test.jsonl"):
+        file = done.path / name
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        size = f"{len(whole) - 1:,} bytes, expected {len(whole):,}"
+        assert damages(done.path) == [f"{name} has {size}"]
+        file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+        assert damages(done.path) == [f"{name} is not what it was when the run was finished"]
+        file.unlink()
+        assert damages(done.path) == [f"{name} is gone"]
+        file.write_bytes(whole)
 
 
 @pytest.mark.parametrize(
@@ -72,29 +63,19 @@ def test_a_damaged_marker_proves_nothing(done: RunDirectory, change) -> None:
     assert damages(done.path) == []
 
 
-class Killed(BaseException):
-    """Nothing may catch it."""
-
-
-def killed(run: RunDirectory, content: str, written: str) -> None:
-    """A process that dies while it replaces the generations."""
-    file = run.generations("test")
-    with pytest.raises(Killed), runs.replacing(run.path, file, content):
-        raise Killed(file.write_text(written))
-
-
 def test_a_kill_while_a_file_is_replaced_is_no_damage_but_a_torn_file_is(
     done: RunDirectory,
 ) -> None:
     file = done.generations("test")
     for written in (file.read_text(), "new\n"):
-        killed(done, "new\n", written)
-        assert told(done) == []
+        with pytest.raises(Killed), runs.replacing(done.path, file, "new\n"):
+            raise Killed(file.write_text(written))
+        assert damages(done.path) == []
     with runs.replacing(done.path, file, "new\n"):
         file.write_text("new\n")
-    assert told(done) == []
+    assert damages(done.path) == []
     file.write_text("ne")
-    assert told(done) == ["generations/test.jsonl has 2 bytes, expected 4"]
+    assert damages(done.path) == ["generations/test.jsonl has 2 bytes, expected 4"]
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,14 @@
 """Where runs are stored: names of folders, searches, secret trials, and files that records name."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from dpft.cli.app import app
 from dpft.config.errors import ConfigError, RecordError
-from dpft.runs.folders import (
-    check_no_trial,
-    generations_files,
-    is_run,
-    runs_below,
-)
+from dpft.runs.folders import check_no_trial, generations_files, is_run, runs_below
+from tests.processes import invoke
 from tests.report.pages.example import a_run, a_selection, record
-
-SECRET = '{"source": "s", "prediction": "secret", "references": ["secret"]}\n'
 
 
 @pytest.fixture
@@ -56,45 +47,31 @@ def test_a_trial_is_recognised_by_the_files_around_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("report", "RUN"),
-        ("table", "li2022/7", "--runs", "RUN"),
-        ("score", "RUN"),
-        ("generate", "RUN", "n=1", "sources=dev"),
-    ],
-    ids=" ".join,
+    "typed",
+    ["report RUN", "table li2022/7 --runs RUN", "score RUN", "generate RUN n=1 sources=dev"],
 )
-def test_every_verb_that_reads_runs_refuses_a_trial(tmp_path, words):
+def test_every_verb_that_reads_runs_refuses_a_trial(tmp_path, typed):
     trial = a_selection(tmp_path / "one") / "private/trials/a"
     before = sorted(tmp_path.rglob("*"))
-    typed = [str(trial) + w[3:] if w.startswith("RUN") else w for w in words]
-    result = CliRunner().invoke(app, typed)
+    result = invoke(*typed.replace("RUN", str(trial)).split())
     assert result.exit_code == 2, result.output
     assert "secret trials of a selection" in result.output
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.fixture(params=["up", "folder link"])
-def astray(tmp_path, request):
-    """Make a run whose record leads to a secret outside of its generations."""
+@pytest.mark.parametrize("file", ["generations/../../secret/test.jsonl", "generations/test.jsonl"])
+def test_a_file_elsewhere_is_not_read(tmp_path, file):
+    """By a name that leads up, and by a folder that is a link."""
     secret = tmp_path / "secret" / "test.jsonl"
     secret.parent.mkdir()
-    secret.write_text(SECRET)
-    run = tmp_path / "run"
-    up = "generations/../../secret/test.jsonl"
-    a_run(
-        run, record(generations={"test": up if request.param == "up" else "generations/test.jsonl"})
-    )
-    if request.param == "folder link":
-        shutil.rmtree(run / "generations")
-        (run / "generations").symlink_to(secret.parent)
-    return run
-
-
-def test_a_file_elsewhere_is_not_read(astray):
+    secret.write_text('{"source": "s", "prediction": "secret", "references": ["secret"]}\n')
+    of_run = record(generations={"test": file})
+    astray = a_run(tmp_path / "run", of_run)
+    if ".." not in file:
+        shutil.rmtree(astray / "generations")
+        (astray / "generations").symlink_to(secret.parent)
     with pytest.raises(RecordError, match="generations"):
-        generations_files(astray, json.loads((astray / "record.json").read_text()))
-    result = CliRunner().invoke(app, ["score", str(astray)])
+        generations_files(astray, of_run)
+    result = invoke("score", astray)
     assert result.exit_code == 2
     assert "generations" in result.stderr

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from dpft.config.errors import LogError
-from dpft.runs import MetricsLog
+from dpft.runs import NORMS, MetricsLog, NormsLog, read_norms
 from dpft.runs.identity import opened, sealed
 from dpft.runs.log import Log, read_log
 
@@ -65,11 +66,7 @@ def test_several_writers_lose_nothing_and_mend_what_a_dead_one_left(path: Path) 
     assert entries(path)[-1] == 5
 
 
-def test_a_log_is_its_owners_alone_and_no_link_out_of_its_folder(path: Path) -> None:
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.chmod(0o644)
-    Log(path, REMEDY).close()
-    assert path.stat().st_mode & 0o777 == 0o600
+def test_no_log_is_written_through_a_link(path: Path) -> None:
     mine = path.rename(path.with_name("mine"))
     path.symlink_to(mine)
     with pytest.raises(LogError, match="could not write"):
@@ -99,3 +96,19 @@ def test_a_sealed_body_is_read_as_it_was_written_or_not_at_all() -> None:
     for held in (body, [1], "text", None):
         with pytest.raises(ValueError, match=r"has no checksum|expected a mapping"):
             opened(held)
+
+
+def test_norms_are_of_every_so_many_steps_and_again_from_where_a_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    with NormsLog(tmp_path, 2, ["a", "b"]) as log:
+        for step in range(5):
+            log.append(step, [torch.full((1, 2), float(step)), torch.full((2, 2), 0.1234567)], 3, 4)
+        log.append(6, [])  # an empty batch
+    with NormsLog(tmp_path, 2, ["a", "b"], resume_step=3) as log:
+        log.append(4, [torch.tensor([[7.0, 8.0]])])
+    found = read_norms(tmp_path / NORMS)
+    assert [(one.step, len(one.values)) for one in found] == [(0, 3), (2, 3), (4, 1)]
+    assert found[0].values[1] == (0.123457, 0.123457)
+    assert found[2].values == ((7.0, 8.0),)
+    assert [(one.signal, one.noise) for one in found[1:]] == [(3, 4), (None, None)]

@@ -17,12 +17,12 @@ from dpft.runs import (
     write_record,
 )
 from dpft.runs.record import TABLE, read_table, write_table
-from tests.runs.example import example_record
+from tests.report.pages.example import record as example
 
 
 @pytest.fixture
 def record(run: RunDirectory) -> dict[str, Any]:
-    return example_record(config_hash=run.config_hash)
+    return example(config_hash=run.config_hash)
 
 
 def test_what_is_written_is_read(run: RunDirectory, record: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ def test_a_record_of_another_form_is_neither_written_nor_read(
 
 def test_a_record_of_another_run_is_refused(run: RunDirectory) -> None:
     with pytest.raises(RecordError, match="record is of run 000000000000"):
-        write_record(run, example_record(config_hash="000000000000"))
+        write_record(run, example(config_hash="000000000000"))
 
 
 def test_training_statistics_are_refused(run: RunDirectory, record: dict[str, Any]) -> None:

@@ -15,8 +15,7 @@ from dpft.runs.folders import run_path
 from dpft.sweep import job
 from dpft.sweep.folder import Failure, SweepFolder
 from dpft.sweep.job import run_point
-from tests.report.pages.example import config
-from tests.report.pages.example import record as whole
+from tests.report.pages.example import record
 
 
 @pytest.fixture
@@ -32,29 +31,19 @@ def folder(tmp_path):
     return made
 
 
-def words(tmp_path, *overrides):
-    return [f"runs_dir={tmp_path / 'runs'}", *overrides]
-
-
-def typed(folder, *overrides, **settings):
-    own = {"folder": folder.path} | settings
-    return [*words(folder.path.parents[2], *overrides), *(f"sweep.{k}={v}" for k, v in own.items())]
+def typed(folder, *overrides):
+    return [f"runs_dir={folder.path.parents[1]}", *overrides, f"sweep.folder={folder.path}"]
 
 
 def point(overrides, execute):
     run_point(compose(overrides), overrides, execute)
 
 
-def finish(raw, bleu=0.25):
-    run = parse(raw)
-    path = run_path(run)
+def finish(raw):
+    path = run_path(parse(raw))
     path.mkdir(parents=True)
-    metrics = {"BLEU": bleu, "NIST": 3.0}
-    section = {"metrics": metrics, "examples": 3, "signature": "x"}
-    settings = config(decode={"split": run.decode.split})
-    record = whole(private=False, settings=settings, scores={run.decode.split: section})
-    (path / "record.json").write_text(json.dumps(record))
-    (path / "DONE").write_text(marked(path, config_hash(run.identity())).spelled())
+    (path / "record.json").write_text(json.dumps(record(bleu=0.25)))
+    (path / "DONE").write_text(marked(path, config_hash(parse(raw).identity())).spelled())
 
 
 def failure_of(folder, *overrides):
@@ -65,28 +54,24 @@ def never(raw):
     raise AssertionError("a finished run was run again")
 
 
-def test_a_finished_point_whose_record_is_damaged_runs_again(hydra, folder, tmp_path):
-    point(typed(folder, "seed=1"), finish)
-    file = run_path(parse(compose(words(tmp_path, "seed=1")))) / "record.json"
+def test_a_point_runs_once_where_it_would_be_typed_or_again_if_it_is_damaged(hydra, folder):
+    words = typed(folder, "seed=1")
+    point(words, finish)
+    point(words, never)
+    file = run_path(parse(compose(words[:2]))) / "record.json"
     whole, runs = file.read_text(), []
     file.write_text(whole.replace("0.25", "0.75"))
-    point(typed(folder, "seed=1"), lambda raw: runs.append(file.write_text(whole)))
+    point(words, lambda raw: runs.append(file.write_text(whole)))
     assert len(runs) == 1
-    point(typed(folder, "seed=1"), never)
-
-
-def test_a_point_runs_once_where_it_would_be_typed(hydra, folder, tmp_path):
-    point(typed(folder, "seed=1"), finish)
-    point(typed(folder, "seed=1"), never)
-    assert (run_path(parse(compose(words(tmp_path, "seed=1")))) / "DONE").exists()
+    point(words, never)
 
 
 def test_a_line_of_a_list_is_composed_with_the_words(hydra, folder, tmp_path):
     (tmp_path / "points.txt").write_text("# two\nseed=1\nseed=2 eps=8\n")
     seen = []
-    overrides = typed(folder, "eps=5", list=tmp_path / "points.txt", point=1)
-    point(overrides, lambda raw: (seen.append(raw), finish(raw)))
-    assert seen[0] == parse(compose(words(tmp_path, "seed=2", "eps=8"))).raw
+    line = (f"sweep.list={tmp_path / 'points.txt'}", "sweep.point=1")
+    point(typed(folder, "eps=5", *line), lambda raw: (seen.append(raw), finish(raw)))
+    assert seen[0] == parse(compose(typed(folder, "seed=2", "eps=8")[:-1])).raw
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Points are expanded as Hydra expands them, and checked before anything runs."""
 
+import re
+
 import pytest
 
 from dpft.config.compose import compose
@@ -22,12 +24,8 @@ def plan(*overrides, lines=()):
 
 def test_a_grid_is_every_combination_and_the_last_value_moves_fastest():
     points = plan("eps=3,8", "task=e2e", "seed=range(1,3)").points
-    assert [p.overrides for p in points] == [
-        ("eps=3", "task=e2e", "seed=1"),
-        ("eps=3", "task=e2e", "seed=2"),
-        ("eps=8", "task=e2e", "seed=1"),
-        ("eps=8", "task=e2e", "seed=2"),
-    ]
+    expected = [(f"eps={eps}", "task=e2e", f"seed={seed}") for eps in (3, 8) for seed in (1, 2)]
+    assert [point.overrides for point in points] == expected
     alone = parse(compose(["eps=8", "seed=2"]))
     assert points[-1].digest == config_hash(alone.identity())
     assert points[-1].path == run_path(alone)
@@ -35,13 +33,10 @@ def test_a_grid_is_every_combination_and_the_last_value_moves_fastest():
 
 
 def test_a_list_is_run_with_every_point_of_the_words():
-    got = plan("seed=1,2", lines=[("clip=none",), ("clip=bk", "eps=8")])
-    assert [p.overrides for p in got.points] == [
-        ("seed=1", "clip=none"),
-        ("seed=1", "clip=bk", "eps=8"),
-        ("seed=2", "clip=none"),
-        ("seed=2", "clip=bk", "eps=8"),
-    ]
+    lines = [("clip=none",), ("clip=bk", "eps=8")]
+    got = plan("seed=1,2", lines=lines)
+    expected = [(f"seed={seed}", *line) for seed in (1, 2) for line in lines]
+    assert [point.overrides for point in got.points] == expected
     assert [p.private for p in got.points] == [False, True, False, True]
 
 
@@ -54,8 +49,8 @@ def test_equal_configurations_are_merged():
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (["eps=8"], ["privacy.epsilon=8"]),
-        (["sampling=shuffle"], ["privacy.sampling=shuffle"]),
+        (["eps=8", "privacy.epsilon=8.0"], ["privacy.epsilon=8"]),
+        (["sampling=shuffle", "privacy.sampling=shuffle"], ["privacy.sampling=shuffle"]),
         (["clip=none", "eps=3"], ["clip=none", "eps=8", "privacy.delta=1e-6"]),
         (["privacy.noise_multiplier=1", "eps=null"], ["privacy.noise_multiplier=1"]),
     ],
@@ -81,9 +76,8 @@ def test_one_run_has_one_name_however_it_was_typed(one, other):
     ],
 )
 def test_a_point_that_could_not_run_is_told_beforehand(words, lines, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         plan(*words, lines=lines)
-    assert message in str(caught.value)
 
 
 def test_a_preset_does_not_bring_force_into_a_sweep(tmp_path):
@@ -112,9 +106,8 @@ def test_flags_and_overrides_in_any_order(tmp_path):
     ],
 )
 def test_what_a_sweep_does_not_take(typed, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         parse_arguments(typed.split())
-    assert message in str(caught.value)
 
 
 def test_a_list_has_a_point_a_line(tmp_path):
@@ -136,9 +129,8 @@ def test_a_list_has_a_point_a_line(tmp_path):
 def test_a_bad_list_is_refused_with_its_line(tmp_path, text, message):
     file = tmp_path / "points.txt"
     file.write_text(text)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         read_list(file)
-    assert message in str(caught.value)
 
 
 def test_a_choice_by_test_scores_is_noted():

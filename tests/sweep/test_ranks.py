@@ -12,6 +12,7 @@ from dpft.config.errors import ConfigError, DivergedError, RankError, TrainingEr
 from dpft.runs import RunLockedError, read_record
 from dpft.sweep import ranks
 from dpft.sweep.ranks import read_run, report_ends, report_error, run_ranks
+from tests.parallel.ranks import SETTINGS
 from tests.processes import dpft
 
 
@@ -33,40 +34,32 @@ def failing(monkeypatch):
     return fail
 
 
+@pytest.mark.parametrize("kind", [DivergedError, RunLockedError, ConfigError])
+def test_the_error_of_a_rank_is_that_of_the_job(failing, kind):
+    """Its kind decides: a trial that diverges is an outcome, and a locked run is waited for."""
+    failing(RankError("follows"), kind("of rank 1"))
+    with pytest.raises(kind, match="of rank 1") as caught:
+        run_ranks({"seed": 1}, 2)
+    assert type(caught.value) is kind
+
+
+class GoneError(RankError):
+    """Another rank is gone."""
+
+
 @pytest.mark.parametrize(
-    "error",
+    ("errors", "ended", "said"),
     [
-        DivergedError("the weights are not finite"),
-        RunLockedError("in use"),
-        ConfigError("seed is wrong"),
+        # A killed rank is named, and neither those that torchrun ended nor those that follow.
+        ([], {0: -signal.SIGTERM, 1: -signal.SIGKILL}, "^rank 1 was ended by SIGKILL; see .*"),
+        ([GoneError("no answer")], {1: -signal.SIGKILL}, "rank 1 was ended by SIGKILL"),
+        ([RankError("no answer")], None, "no answer"),
+        ([], None, "ended before its ranks started"),
     ],
 )
-def test_the_error_of_a_rank_is_that_of_the_job(failing, error):
-    """Its kind decides: a trial that diverges is an outcome, and a locked run is waited for."""
-    failing(RankError("follows"), error)
-    with pytest.raises(type(error), match=str(error)) as caught:
-        run_ranks({"seed": 1}, 2)
-    assert type(caught.value) is type(error)
-
-
-def test_a_killed_rank_is_named_and_not_those_that_torchrun_ended(failing):
-    failing(ended={0: -signal.SIGTERM, 1: -signal.SIGKILL})
-    with pytest.raises(TrainingError, match=r"^rank 1 was ended by SIGKILL; see .* continues"):
-        run_ranks({"seed": 1}, 2)
-    failing()
-    with pytest.raises(TrainingError, match="ended before its ranks started"):
-        run_ranks({"seed": 1}, 2)
-
-
-def test_ranks_that_only_follow_name_the_killed_one(failing):
-    class GoneError(RankError):
-        pass
-
-    failing(GoneError("another rank does not answer"), ended={1: -signal.SIGKILL})
-    with pytest.raises(TrainingError, match="rank 1 was ended by SIGKILL"):
-        run_ranks({"seed": 1}, 2)
-    failing(RankError("another rank does not answer"))
-    with pytest.raises(TrainingError, match="another rank does not answer"):
+def test_the_first_cause_is_named(failing, errors, ended, said):
+    failing(*errors, ended=ended)
+    with pytest.raises(TrainingError, match=said):
         run_ranks({"seed": 1}, 2)
 
 
@@ -103,10 +96,7 @@ def test_a_rank_ends_with_its_job(tmp_path):
 @pytest.mark.slow
 def test_a_run_of_two_ranks_from_one_command(tmp_path, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    settings = ("task=text2text", "task.source=sample", "task.limit_train=40", "eps=3")
-    settings += ("task.limit_eval=2", "optim.batch_size=8", "optim.steps=2", "threads=1")
-    settings += ("decode=greedy", "decode.max_new_tokens=4", "name=two", "ranks=2")
-    done = dpft("train", *settings, cwd=tmp_path)
+    done = dpft(*SETTINGS, "name=two", "ranks=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("BLEU") == 1
     path = tmp_path / "runs/two"

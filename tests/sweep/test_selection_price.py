@@ -1,7 +1,8 @@
-"""The price of a private selection against the exact distribution of the best run."""
+"""What a private selection costs, and what it guarantees."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpft.privacy.accounting import RDPCurve, run_curve
+from dpft.privacy.guarantee import weakness
 from dpft.sweep.selection.draw import Trials
-from dpft.sweep.selection.release import at_most
+from dpft.sweep.selection.release import at_most, of_selection
+from tests.privacy.test_guarantee import given as a_guarantee
+from tests.privacy.test_guarantee import with_
 
 ORDERS = np.concatenate([np.linspace(1.05, 10, 40), np.array([12.0, 16, 32, 64, 256, 1e4])])
-RUN = {"sampling_rate": 0.02, "noise_multiplier": 0.8, "steps": 400}
 
 
 def released(trials: Trials, outcomes: np.ndarray) -> np.ndarray:
@@ -63,7 +66,7 @@ def test_the_cost_is_that_of_theorem_2():
 
 
 def test_the_cost_grows_with_the_mean_from_that_of_one_run():
-    run = run_curve(**RUN)
+    run = run_curve(sampling_rate=0.02, noise_multiplier=0.8, steps=400)
     costs = [Trials(mean).cost(run).epsilon(1, 1e-5) for mean in (1.0, 2.0, 10.0, 100.0)]
     assert costs == sorted(costs)
     assert costs[0] == pytest.approx(run.epsilon(1, 1e-5))
@@ -82,3 +85,37 @@ def test_candidates_are_bounded_by_the_worst_at_each_order():
     orders = np.array([2.0, 4.0])
     one, other = RDPCurve(orders, np.array([1.0, 5.0])), RDPCurve(orders, np.array([2.0, 3.0]))
     assert at_most([one, other]).rdp.tolist() == [2.0, 5.0]
+
+
+def test_a_selection_states_its_own_price_and_keeps_what_voids_the_trial():
+    trial = a_guarantee(noise_seed=7, caveats=["of the task"])
+    chosen = of_selection(trial, epsilon=4.00001, delta=2e-5, size=1000, caveats=["of the choice"])
+    assert (chosen.stated, chosen.accountant, chosen.delta) == (4.00001, "rdp", 2e-5)
+    assert chosen.epsilon == {"pld": None, "rdp": 4.00001, "gdp_clt": None, "prv": None}
+    assert chosen.statement.startswith("(4.001, 2e-05)-differential privacy by Renyi accounting, ")
+    assert "the choice of the best of a random number of runs included" in chosen.statement
+    assert chosen.caveats == ("of the task", "of the choice")
+    assert chosen.voided_by == trial.voided_by
+    assert chosen.not_covered[0].startswith("**Further search.**")
+    assert trial.not_covered[0].startswith("**Hyperparameter search.**")
+    trial = a_guarantee(with_(sampling="shuffle"), noise_seed=7)
+    shuffled = of_selection(trial, epsilon=4.0, delta=2e-5, size=1000, caveats=["of the choice"])
+    assert (shuffled.strength, shuffled.meaning) == ("none", "")
+    assert shuffled.notes == (*trial.warnings, "of the choice")
+
+
+@pytest.mark.parametrize(
+    ("own", "remarks", "of_trial"), [(4.0, [], 12.0), (20.07, ["epsilon is 20.070"], 2.0)]
+)
+def test_a_selection_remarks_on_its_own_epsilon_and_delta(of_trial, own, remarks):
+    trial = dataclasses.replace(
+        a_guarantee(caveats=["of the task"]),
+        stated=of_trial,
+        caveats=(*weakness(of_trial), "of the task"),
+    )
+    found = of_selection(trial, epsilon=own, delta=1e-5, size=1000, caveats=[])
+    *first, last = found.caveats
+    assert [one[: len(start)] for one, start in zip(first, remarks, strict=True)] == remarks
+    assert last == "of the task"
+    large = of_selection(trial, epsilon=own, delta=2e-3, size=1000, caveats=[])
+    assert "delta is 0.002 for 1,000 users: at 1/N" in str(large.caveats)

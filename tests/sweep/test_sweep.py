@@ -2,20 +2,18 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from dpft.cli import sweep
-from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.runs import read_ledger, read_record
 from dpft.sweep.folder import Failure
+from dpft.training.run import run_experiment
+from tests.processes import command, invoke
 
 # Many: a test that is kept waiting by others must not find the sweep at its end.
 STEPS = 24
@@ -26,120 +24,75 @@ SMALL = [
 ]
 
 
-def command(*words):
-    return [sys.executable, "-m", "dpft.cli.app", "sweep", *words]
+def start(cwd):
+    return command(["sweep", *SMALL, "seed=1,2", "--name", "two"], cwd)
 
 
-def start(cwd, *words):
-    """The sweep in a session of its own; nothing of it reaches this process.
+def job_of(sweep, cwd, steps):
+    """The process that trains, once the runs together have taken so many steps."""
 
-    What a shell starts in the background ignores Ctrl-C, and so does what that starts: not this.
-    """
-    heeded = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-    return subprocess.Popen(
-        [sys.executable, "-c", f"{heeded}os.execv(sys.argv[1], sys.argv[1:])", *command(*words)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    def taken():
+        files = cwd.glob("runs/*/ledger.jsonl")
+        return sum(max(0, file.read_bytes().count(b"\n") - 1) for file in files)
+
+    sweep.wait_for(lambda: taken() >= steps)
+    lock = max(cwd.glob("runs/*/.lock"), key=lambda lock: lock.stat().st_mtime)
+    return int(lock.read_text().split()[0])
 
 
-def spent(cwd):
-    """Steps in all ledgers together."""
-    files = cwd.glob("runs/*/ledger.jsonl")
-    return sum(max(0, file.read_bytes().count(b"\n") - 1) for file in files)
-
-
-def wait_for(condition, process, seconds=100):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, "the sweep does not get on"
-        time.sleep(0.005)
-
-
-def gone(pid):
-    """Whether a process has ended, asked about or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def started(cwd, name, words, steps):
-    """The sweep, started (again), when its runs together have taken so many steps; and its job."""
-    process = start(cwd, *words, "--name", name)
-    wait_for(lambda: spent(cwd) >= steps, process)
-    locks = max(cwd.glob("runs/*/.lock"), key=lambda lock: lock.stat().st_mtime)
-    return process, int(locks.read_text().split()[0])
-
-
-def kill(process, job):
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    end = time.monotonic() + 10
-    while not gone(job):  # which nobody killed: it follows the sweep
-        assert time.monotonic() < end, "the job outlived the sweep"
+def follows(pid, seconds=10):
+    """Whether a process that nobody killed ends with its sweep."""
+    deadline = time.monotonic() + seconds
+    stat = Path(f"/proc/{pid}/stat")
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.01)
-
-
-def complete(cwd, name, words):
-    """Let it end; what it said."""
-    process = start(cwd, *words, "--name", name)
-    output, said = process.communicate(timeout=400)
-    assert process.returncode == 0, said
-    return output
-
-
-def check_complete(cwd, runs):
-    folders = sorted(path.parent for path in cwd.glob("runs/*/DONE"))
-    assert len(folders) == runs
-    for folder in folders:
-        record, ledger = read_record(folder), read_ledger(folder / "ledger.jsonl")
-        assert [entry["step"] for entry in ledger.entries] == list(range(STEPS))
-        assert ledger.entries[-1]["epsilon_rdp"] == record["privacy"]["epsilon"]["rdp"]
-    return folders
+    return True
 
 
 @pytest.mark.slow
 def test_a_sweep_killed_and_interrupted_ends_complete(tmp_path):
     """Killed in the first run, stopped by Ctrl-C in the second."""
-    from dpft.training.run import run_experiment
+    with start(tmp_path) as sweep:
+        job = job_of(sweep, tmp_path, STEPS // 3)
+        sweep.kill()
+        assert follows(job)
 
-    words = [*SMALL, "seed=1,2"]
-    kill(*started(tmp_path, "two", words, STEPS // 3))
-
-    process, job = started(tmp_path, "two", words, STEPS + STEPS // 2)
-    process.send_signal(signal.SIGINT)
-    output, said = process.communicate(timeout=30)
-    assert process.returncode == 130, (output, said)
-    assert "the same command continues" in said
-    assert gone(job)
-    assert "2 points: 1 done, 1 started" in output, said
-    assert "Traceback" not in said
+    with start(tmp_path) as sweep:
+        job = job_of(sweep, tmp_path, STEPS + STEPS // 2)
+        os.kill(sweep.pid, signal.SIGINT)
+        stopped = sweep.finish(60)
+    assert stopped.returncode == 130, stopped
+    assert "the same command continues" in stopped.stderr
+    assert follows(job)
+    assert "2 points: 1 done, 1 started" in stopped.stdout
+    assert "Traceback" not in stopped.stderr
 
     finished = next(tmp_path.glob("runs/*/DONE"))
     before = finished.stat().st_mtime_ns
-    output = complete(tmp_path, "two", words)
+    with start(tmp_path) as sweep:
+        ended = sweep.finish(400)
+    assert ended.returncode == 0, ended
+    output = ended.stdout
     assert "2 points: 2 done" in output
     assert finished.stat().st_mtime_ns == before  # what is finished is not started again
     assert "2 runs were trained with privacy on sst2" in output.replace("\n", " ")
-    folders = check_complete(tmp_path, runs=2)
+    folders = sorted(path.parent for path in tmp_path.glob("runs/*/DONE"))
+    assert len(folders) == 2
+    for folder in folders:
+        record, ledger = read_record(folder), read_ledger(folder / "ledger.jsonl")
+        assert [entry["step"] for entry in ledger.entries] == list(range(STEPS))
+        assert ledger.entries[-1]["epsilon_rdp"] == record["privacy"]["epsilon"]["rdp"]
     settings = compose([*SMALL, "seed=1", f"runs_dir={tmp_path / 'unbroken'}"])
     unbroken = run_experiment(parse(settings)).path
     for name in ("ledger.jsonl", "model/model.safetensors"):
         assert (folders[0] / name).read_bytes() == (unbroken / name).read_bytes()
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(app, ["sweep", *arguments])
-
-
 def test_a_dry_run_shows_the_points_and_makes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = invoke("seed=1,2,2", "--dry-run", "--name", "two")
+    result = invoke("sweep", "seed=1,2,2", "--dry-run", "--name", "two")
     assert result.exit_code == 0, result.output
     assert "merged 1 points" in result.stderr
     lines = result.stdout.splitlines()
@@ -156,7 +109,7 @@ def test_a_failure_is_printed_with_what_to_type_next(tmp_path, monkeypatch):
         return 0
 
     monkeypatch.setattr(sweep, "run_points", one_fails)
-    result = invoke("seed=1,2", f"runs_dir={tmp_path}", "--name", "two")
+    result = invoke("sweep", "seed=1,2", f"runs_dir={tmp_path}", "--name", "two")
     assert result.exit_code == 1
     assert result.stderr.count("[0/2 done] seed=1: failed") == 1
     assert "seed=1: no data" in result.stderr

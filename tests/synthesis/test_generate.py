@@ -1,9 +1,10 @@
-"""Synthetic records: what is sampled, written, said and refused; and training on them."""
+"""Synthetic records: what is sampled, written and refused, their overlap, and training on them."""
 
 import hashlib
 import json
 import re
 import shutil
+import stat
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +17,7 @@ from dpft.config.flags import Flag, flag
 from dpft.config.schema import Decode, Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.synthesis.records import Apart, find_sources
+from dpft.synthesis.records import Apart, Overlap, find_sources, overlaps
 from dpft.tasks.e2e import E2E, read_csv
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText
@@ -39,8 +40,11 @@ def train(folder, *overrides):
     return run_experiment(parse(compose([*SMALL, f"runs_dir={folder}", *overrides])))
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(app, ["generate", *map(str, arguments)])
+def invoke(*words, verb=("generate",), exit_code=0):
+    """What a command prints."""
+    result = CliRunner().invoke(app, [*verb, *map(str, words)])
+    assert result.exit_code == exit_code, result.output
+    return result.output
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +55,7 @@ def private(tmp_path_factory, quick_scores):
 @pytest.fixture(scope="module")
 def made(private, tmp_path_factory):
     out = tmp_path_factory.mktemp("made") / "trainset.csv"
-    result = invoke(private, "n=40", "sources=dev", f"out={out}", "seed=1", *QUICK)
-    assert result.exit_code == 0, result.output
-    return out, result.output
+    return out, invoke(private, "n=40", "sources=dev", f"out={out}", "seed=1", *QUICK)
 
 
 @pytest.fixture
@@ -85,8 +87,7 @@ def test_the_guarantee_is_the_runs(made, private):
     assert side["mechanism"] == record["mechanism"]
     assert side["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
     assert side["run"]["name"] == "first"
-    assert side["sampling"]["top_p"] == 0.9
-    assert side["sampling"]["seed"] == 1
+    assert {"top_p": 0.9, "seed": 1}.items() <= side["sampling"].items()
     assert "not covered by the guarantee" in side["sources"]["privacy"]
     assert flag(Flag.SAMPLE_DATA) in side["flags"]
     text = out.with_name(f"{out.name}.guarantee.md").read_text()
@@ -114,8 +115,7 @@ def test_the_guarantee_is_the_runs(made, private):
 def test_every_record_is_drawn_by_itself_and_follows_the_seed(private, one_source, tmp_path):
     def texts(seed, name):
         out = tmp_path / name
-        overrides = ["n=8", f"sources={one_source}", f"seed={seed}", f"out={out}", *QUICK]
-        assert invoke(private, *overrides).exit_code == 0
+        invoke(private, "n=8", f"sources={one_source}", f"seed={seed}", f"out={out}", *QUICK)
         return read_csv(out)
 
     first = texts(0, "a.csv")
@@ -136,10 +136,8 @@ def test_every_record_is_drawn_by_itself_and_follows_the_seed(private, one_sourc
     ],
 )
 def test_what_cannot_be_done_is_refused(private, overrides, message):
-    result = invoke(private, *overrides)
-    assert result.exit_code == 2
-    assert result.output.startswith("dpft: ")
-    assert re.search(message, result.output)
+    said = invoke(private, *overrides, exit_code=2)
+    assert re.match(f"dpft: .*{message}", said, re.DOTALL)
     assert not (private / "synthetic").exists()
 
 
@@ -164,9 +162,8 @@ def test_sources_of_training_records_are_an_error_from_any_file(tmp_path, monkey
 
 def test_records_are_not_overwritten(private, tmp_path):
     (tmp_path / "a.csv").write_text("precious")
-    result = invoke(private, "n=2", "sources=dev", f"out={tmp_path / 'a.csv'}", *QUICK)
-    assert result.exit_code == 2
-    assert "a.csv exists" in result.output.replace("\n", "")
+    words = (private, "n=2", "sources=dev", f"out={tmp_path / 'a.csv'}", *QUICK)
+    assert "a.csv exists" in invoke(*words, exit_code=2).replace("\n", "")
     assert (tmp_path / "a.csv").read_text() == "precious"
 
 
@@ -175,44 +172,22 @@ def test_records_are_never_there_without_their_guarantee(private, tmp_path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("dpft.runs.atomic.write_atomic", full)
-    result = invoke(private, "n=2", "sources=dev", f"out={tmp_path / 'a.csv'}", *QUICK)
-    assert result.exit_code == 2
-    assert "cannot write" in result.output
+    words = (private, "n=2", "sources=dev", f"out={tmp_path / 'a.csv'}", *QUICK)
+    assert "cannot write" in invoke(*words, exit_code=2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_without_privacy_is_refused_or_said_to_have_none(quick_scores, one_source, tmp_path):
     plain = train(tmp_path, "clip=none", "name=plain").path
     wanted = [plain, "n=2", f"sources={one_source}", *QUICK]
-    result = invoke(*wanted)
-    assert result.exit_code == 2
-    assert "was trained without privacy" in result.output
-    result = invoke(*wanted, "--not-private")
-    assert result.exit_code == 0, result.output
-    assert "No privacy guarantee" in result.output
+    assert "was trained without privacy" in invoke(*wanted, exit_code=2)
+    assert "No privacy guarantee" in invoke(*wanted, "--not-private")
     out = plain / "synthetic/trainset.csv"
     side = content(out)
     assert (side["private"], side["privacy"]["kind"], side["mechanism"]) == (False, "none", None)
     text = out.with_name(f"{out.name}.guarantee.md").read_text()
     assert "No privacy guarantee: trained without noise" in text
     assert "Epsilon" not in text
-
-
-def test_a_language_model_writes_whole_texts(tmp_path):
-    overrides = ["task=language_modeling", "decode.split=dev", "name=lm", "privacy.noise_seed=1"]
-    run = train(tmp_path, *overrides).path
-    result = invoke(run, "n=5", "decode.max_new_tokens=8")
-    assert result.exit_code == 0, result.output
-    out = run / "synthetic/train.jsonl"
-    side = content(out)
-    assert side["sources"]["distinct"] == 0
-    assert "no sources to protect" in side["sources"]["privacy"]
-    task = LanguageModeling(source="sample", synthetic=str(out))
-    texts = [record.target for record in task.records("train")]
-    assert len(texts) == side["records"]["written"] > 0
-    assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == texts
-    result = invoke(run, "n=5", "sources=dev", f"out={tmp_path / 'b.jsonl'}")
-    assert "writes texts without a source" in result.output
 
 
 def test_texts_are_written_for_labels_that_are_typed(tmp_path):
@@ -238,3 +213,89 @@ def test_batches_of_equal_prompts_are_drawn_apart():
     settings = Decode(beams=1, sample=True, max_new_tokens=12, batch_size=2)
     texts = decode(tiny.model, tiny.tokenizer, same, settings, 0)
     assert texts[:2] != texts[2:]
+
+
+def test_overlap_counts_runs_records_and_whole_records():
+    training = ["A b, c d", "x y"]
+    texts = ["a b z c d!", "X y", "b c b", "q"]
+    # Pairs: ab yes, bz, zc no, cd yes; xy yes; bc yes, cb no. They never reach over two records.
+    found = overlaps([texts, ["d x"], ["q"]], iter(training), 2)
+    assert found == [Overlap(4 / 7, 3 / 4, 1 / 4), Overlap(0, 0, 0), Overlap(None, 0, 0)]
+
+
+def talk(answer):
+    return {"text": f"user: Is it open?\nassistant: {answer}"}
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """A run on texts of users, which are all the same, and texts that it wrote."""
+    folder = tmp_path_factory.mktemp("story")
+    for name, count, answer in (("chats", 32, "Yes."), ("test", 8, "No.")):
+        rows = [json.dumps({"user": f"{name}{n}", **talk(answer)}) + "\n" for n in range(count)]
+        (folder / f"{name}.jsonl").write_text("".join(rows))
+    settings = [
+        "task=language_modeling", "task.source=auto", "task.limit_train=null", "task.limit_eval=1",
+        "task.unit=user", "task.user_column=user", "task.max_length=64",
+        f"task.train_file={folder}/chats.jsonl", f"task.test_file={folder}/test.jsonl",
+        "privacy.noise_multiplier=0.01", "privacy.noise_seed=1", "optim.batch_size=8",
+        "optim.lr=5e-3", "optim.steps=50", "decode.max_new_tokens=4", "name=patients",
+    ]  # fmt: skip
+    path = train(folder, *settings).path
+    return path, invoke(path, "n=6", "decode.top_p=0.3"), invoke(path, "--overlap")
+
+
+def test_a_language_model_writes_whole_texts_that_are_read_back(story, tmp_path):
+    path, said, _ = story
+    file = path / "synthetic/train.jsonl"
+    side = content(file)
+    assert side["sources"]["distinct"] == 0
+    assert "no sources to protect" in side["sources"]["privacy"]
+    texts = [one.target for one in LanguageModeling(train_file=str(file)).records("train")]
+    assert talk("Yes.")["text"] in texts
+    assert len(texts) == side["records"]["written"]
+    assert [json.loads(line)["text"] for line in file.read_text().splitlines()] == texts
+    assert "one user" in said
+    assert f"dpft generate {path} --overlap" in said
+    checked = invoke("language_modeling", f"task.train_file={file}", verb=["data", "check"])
+    assert f"language_modeling train: {len(texts)} records" in checked
+    words = (path, "n=5", "sources=dev", f"out={tmp_path / 'b.jsonl'}")
+    assert "writes texts without a source" in invoke(*words, exit_code=2)
+
+
+def test_the_overlap_is_in_private_alone(story):
+    path, _, said = story
+    (file,) = (path / "private/quality").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    overlap = json.loads(file.read_text())["overlap"]
+    assert overlap["synthetic"]["copies"] > 0.5  # the one text that there is
+    assert overlap["held_out"]["copies"] == 0
+    assert f"{overlap['synthetic']['copies']:.4f}" not in said
+    assert not (path / "quality").exists()
+
+
+def test_what_was_changed_has_no_guarantee(story, tmp_path):
+    path, *_ = story
+    for name in ("train.jsonl", "train.jsonl.guarantee.json"):
+        (tmp_path / name).write_bytes((path / "synthetic" / name).read_bytes())
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write(json.dumps(talk("Yes.")) + "\n")
+    changed = tmp_path / "train.jsonl"
+    for file, message in ((changed, "was changed since"), ("none", "does not exist")):
+        said = invoke(path, f"out={file}", "--overlap", exit_code=2)
+        assert message in " ".join(said.split())
+
+
+def test_a_model_of_them_is_scored_on_real_records(story):
+    path, said, _ = story
+    task = json.loads((path / "record.json").read_text())["config"]["task"]
+    made = train(
+        path.parent, "task=language_modeling", f"task.synthetic={path}/synthetic/train.jsonl",
+        f"task.test_file={task['test_file']}", "task.user_column=user", "task.max_length=64",
+        "task.source=auto", "task.limit_eval=1", "clip=none", "optim.steps=1",
+        "optim.batch_size=2", "name=on-synthetic",
+    ).record  # fmt: skip
+    assert made["scores"]["test"]["metrics"]["perplexity"] > 0
+    assert made["mechanism"] is None
+    assert flag(Flag.SYNTHETIC_DATA) in made["flags"]
+    assert f"task.synthetic={path}/synthetic/train.jsonl clip=none" in " ".join(said.split())

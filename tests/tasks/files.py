@@ -16,7 +16,6 @@ def write(path, content):
 
 
 def write_parquet(path, rows, **options):
-    """Rows that are dictionaries."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, **options)
     return path

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.tasks import TASKS, load_task
 from dpft.tasks.base import fingerprint
 from dpft.tasks.e2e import E2E
@@ -48,9 +48,8 @@ def test_only_a_task_is_made_of_what_a_config_names(name, monkeypatch):
 def test_the_shipped_settings_are_those_of_the_class(name, monkeypatch):
     shipped = compose([f"task={name}"])["task"]
     task = load_task(shipped)
-    words = (
-        {"template": "", "label_words": {}} if isinstance(task, Glue) else {}
-    )  # of the file alone
+    # Of the file alone.
+    words = {"template": "", "label_words": {}} if isinstance(task, Glue) else {}
     assert replace(task, **words) == type(task)()
     assert f"{type(task).__module__}:{type(task).__name__}" == TASKS[name]
 
@@ -80,15 +79,50 @@ def test_one_copy_of_a_split_is_read_and_two_are_an_error(tmp_path, names, found
 # Sizes as the authors publish them; replies of Persona-Chat as ParlAI counts them.
 SIZES = {"e2e": 42061, "dart": 62659, "samsum": 14732, "personachat": 131438}
 SIZES |= {"sst2": 67349, "qnli": 104743, "qqp": 363846, "mnli": 392702}
+IMAGES = {"cifar10": 50000, "cifar100": 50000, "svhn": 73257, "gtsrb": 26640, "food101": 75750}
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", SIZES | IMAGES)
 def test_the_shipped_size_and_decoding_are_those_that_were_published(name):
     """Epsilon is computed of the size without the data; of samples p is Li et al.'s."""
     config = compose([f"task={name}"])
-    assert config["task"]["train_size"] == SIZES[name]
+    assert config["task"]["train_size"] == (SIZES | IMAGES)[name]
+    if name in IMAGES:
+        assert config["decode"]["split"] == "test"
+        assert load_task(config["task"]).needs.kind == "image"
+        return
     usual = {"sample": False, "top_p": 1.0, "length_penalty": 1.0, "max_new_tokens": 100}
     assert usual.items() <= config["decode"].items()
     assert config["decode"]["beams"] == (4 if name == "samsum" else 5)
     sampled = {"sample": True, "top_p": 0.9, "beams": 1}
     assert sampled.items() <= compose([f"task={name}", "decode=nucleus"])["decode"].items()
+
+
+# Records and instances by split; None: the copy has no such file.
+REAL = {
+    "e2e": {"train": (42061, None), "dev": (4672, 547), "test": (4693, 630)},
+    # One reference of DART's test file is empty.
+    "dart": {"train": None, "dev": (6980, 2768), "test": (12552 - 1, 5097)},
+    "samsum": {"train": (14732, None), "dev": (818, 818), "test": (819, 819)},
+    "personachat": {"dev": (7801, 7801)},
+    "sst2": {"train": (67349, None), "dev": (872, 872)},
+    "qnli": {"train": None, "dev": (5463, 5463)},
+    "qnli_subset": {"train": (8999, None), "dev": (1000, 1000)},
+    "qqp_subset": {"train": (8999, None), "dev": (1000, 1000)},
+    "mnli_subset": {"train": (8999, None), "dev": (1000, 1000)},
+}
+
+
+@pytest.mark.parametrize("folder", REAL)
+def test_the_real_files_have_their_published_sizes(data_root, folder):
+    task = load_task({"name": folder.removesuffix("_subset"), "data_dir": str(data_root / folder)})
+    for split, sizes in REAL[folder].items():
+        if sizes is None:
+            with pytest.raises(SplitError, match=f"holds no {split} split"):
+                task.records(split)
+            continue
+        records, instances = sizes
+        assert len(task.records(split)) == records
+        if instances is not None:
+            assert len(task.instances(split)) == instances
+            assert all(reference for i in task.instances(split) for reference in i.references)

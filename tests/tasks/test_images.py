@@ -1,31 +1,32 @@
-"""The image tasks: pickles, the hub's files, what is an error, and models that do not fit."""
+"""Images: pickles, files of the hub, what is an error, what a model sees of them, and losses."""
 
 import hashlib
 import io
 import os
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torch import nn
 
-from dpft.config.compose import compose
 from dpft.config.errors import DataError, ModelError
 from dpft.config.flags import Flag, flag, sentence, sentences
 from dpft.models.load import LoadedModel
-from dpft.models.needs import Needs
-from dpft.tasks import load_task
 from dpft.tasks.base import fingerprint
-from dpft.tasks.images import CIFAR10, CIFAR100, GTSRB, SVHN, Food101
+from dpft.tasks.images import CIFAR10, SVHN
+from dpft.tasks.objectives.image import ImageClassifier
+from dpft.tasks.objectives.records import LabelledImage
 from tests.tasks.files import write, write_parquet
+from tests.tasks.objectives.support import standin
 
 TEN = CIFAR10.layout
-TASKS = {task.name: task for task in (CIFAR10, CIFAR100, SVHN, GTSRB, Food101)}
 
 
-def noise(count, seed=0, side=32):
-    return np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), np.uint8)
+def noise(count, seed=0, height=32, width=32):
+    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), np.uint8)
 
 
 def planes(images):
@@ -115,10 +116,10 @@ def test_a_malicious_pickle_is_an_error_and_not_run(tmp_path, payload, named):
 
 def test_parquet_files_hold_the_same_records_as_the_official_files(tmp_path):
     images, labels = noise(3), [4, 0, 9]
-    rows = []
-    for image, label in zip(images, labels, strict=True):
-        Image.fromarray(image).save(file := io.BytesIO(), "PNG")
-        rows.append({"img": {"bytes": file.getvalue(), "path": None}, "label": label})
+    rows = [
+        {"img": {"bytes": coded(pixels), "path": None}, "label": label}
+        for pixels, label in zip(images, labels, strict=True)
+    ]
     for split in ("train", "test"):
         write_parquet(tmp_path / f"plain_text/{split}-00000-of-00001.parquet", rows)
     hub = CIFAR10(data_dir=str(tmp_path))
@@ -131,15 +132,97 @@ def test_parquet_files_hold_the_same_records_as_the_official_files(tmp_path):
         hub.records("test")
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), list(zip(TASKS, (50000, 50000, 73257, 26640, 75750), strict=True))
-)
-def test_the_shipped_settings_name_the_published_size_and_split(name, size):
-    config = compose([f"task={name}"])
-    assert (config["task"]["train_size"], config["decode"]["split"]) == (size, "test")
-    assert load_task(config["task"]).needs == Needs("image", TASKS[name].classes)
-
-
 def test_models_that_do_not_fit_are_errors():
     with pytest.raises(ModelError, match="takes no images"):
         SVHN().objective(LoadedModel(nn.Linear(1, 1), None, ()))
+
+
+CLASSES = ("cat", "dog", "ship")
+HALF = (0.5, 0.5, 0.5)
+OBJECTIVE = ImageClassifier(8, HALF, HALF, 4, CLASSES)
+
+
+def coded(pixels, kind="PNG", **options):
+    file = io.BytesIO()
+    Image.fromarray(pixels, **options).save(file, kind)
+    return file.getvalue()
+
+
+def batch_of(*records, objective=OBJECTIVE):
+    return objective.collate([objective.encode(record) for record in records])
+
+
+def records():
+    sizes = ((8, 8), (8, 8), (5, 9), (20, 13))
+    pixels = [noise(1, seed, *size)[0] for seed, size in enumerate(sizes)]
+    return [LabelledImage(one, n % 3, f"image {n}") for n, one in enumerate(pixels)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "resized"),
+    [
+        ((0, 255), (0, 64, 191, 255)),  # a quarter of the way from one centre to the other
+        # Of two columns that one is made of 3/7 each, of the next one 1/7.
+        ((0, 0, 175, 175), (25, 150)),
+    ],
+)
+def test_resizing_is_bilinear_by_hand(columns, resized):
+    square = np.tile(np.array(columns, np.uint8)[None, :, None], (len(columns), 1, 3))
+    for pixels in (square, square.transpose(1, 0, 2)):
+        found = LabelledImage(pixels, 0, "").pixels(len(resized))
+        line = found[0, :, 1] if pixels is square else found[:, 0, 1]
+        assert line.tolist() == [*resized]
+
+
+def test_contents_are_what_tells_records_apart():
+    pixels = np.zeros((2, 6, 3), np.uint8)
+    changed = pixels.copy()
+    changed[1, 5, 2] = 1
+    seen = [
+        (pixels, 1),
+        (pixels, 2),
+        (changed, 1),
+        (pixels.reshape(4, 3, 3), 1),
+        (coded(pixels), 1),
+    ]
+    for name in "ab":
+        keys = {tuple(LabelledImage(*one, name).parts()) for one in seen}
+        assert len(keys) == 5
+        assert tuple(LabelledImage(pixels, 1, "other").parts()) in keys
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"not an image",
+        coded(noise(1)[0])[:-200],
+        coded(noise(1)[0], "GIF"),
+        coded(np.zeros((5000, 5000), bool)),  # some hundred bytes
+    ],
+    ids=["text", "cut short", "a format with several images", "too many pixels"],
+)
+def test_what_is_no_image_is_named(data):
+    record = LabelledImage(data, 0, "00003.png")
+    with pytest.raises(DataError, match=r"00003\.png is not an image.*expected one of .*JPEG"):
+        batch_of(record)
+
+
+def test_a_row_is_the_image_alone():
+    together = batch_of(*records()).tensors["pixels"]
+    for row, record in zip(together, records(), strict=True):
+        assert torch.equal(row, batch_of(record).tensors["pixels"][0])
+
+
+@pytest.mark.parametrize("family", ["vit", "wrn"])
+def test_the_loss_of_an_image_depends_on_no_other_image(family):
+    model, _ = standin(family, "image", CLASSES)
+    objective = replace(OBJECTIVE, size=32)
+    batch = batch_of(*records(), objective=objective)
+    pixels = batch.tensors["pixels"].requires_grad_()
+    losses = objective.losses(model, batch)
+    assert losses.shape == (4,)
+    for i in range(4):
+        (g,) = torch.autograd.grad(losses[i], pixels, retain_graph=True)
+        others = torch.arange(4) != i
+        assert g[i].abs().sum() > 0
+        assert g[others].abs().sum() == 0

@@ -1,15 +1,15 @@
 """The user's own data: files, columns, users, held-out shares; and whole runs on them."""
 
 import json
+from dataclasses import replace
 from itertools import chain
 
 import pytest
 from typer.testing import CliRunner
 
-from dpft import runs
 from dpft.cli.app import app
 from dpft.config.compose import compose
-from dpft.config.errors import ConfigError, DataError, SplitError
+from dpft.config.errors import ConfigError, DataError, SettingError, SplitError
 from dpft.config.schema import parse
 from dpft.models.needs import Needs
 from dpft.tasks import load_task, own
@@ -18,6 +18,7 @@ from dpft.tasks.chat import Chat
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.own_texts import LanguageModeling, TextClassification
 from dpft.training.run import run_experiment
+from tests.small_runs import ready
 
 ROWS = [
     {"user": f"u{n % 23}", "source": f"s{n}", "target": f"t{n % 90}", "label": "ab"[n % 2]}
@@ -30,9 +31,6 @@ SHARES = {"dev_share": 0.2, "test_share": 0.3}
 def lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
-
-
-# Settings.
 
 
 @pytest.mark.parametrize(
@@ -55,7 +53,24 @@ def test_settings_that_exclude_each_other_are_errors(settings, error, message, m
         load_task({"name": "language_modeling", **settings}).records("test")
 
 
-# Held-out shares.
+@pytest.mark.parametrize(
+    ("weights", "got"), [({"a": 1, "c": 2}, "c"), ({"a": 0}, {"a": 0}), ({"a": "3"}, {"a": "3"})]
+)
+def test_weights_are_positive_and_of_classes(weights, got):
+    settings = {"name": "classification", "source": "sample", "classes": ("a", "b")}
+    with pytest.raises(SettingError) as error:
+        load_task({**settings, "class_weights": weights})
+    assert (error.value.key, error.value.got) == ("task.class_weights", got)
+
+
+def test_class_weights_are_of_the_config_and_leave_other_configs_as_they_were():
+    words = ["task=classification", "task.source=sample", "eps=3", "task.classes=['0',b,c]"]
+    without = parse(compose(words))
+    assert "class_weights" not in without.identity()["task"]
+    run = parse(compose([*words, "task.class_weights={0:2,B:0.5}"]))
+    assert run.identity() != without.identity()
+    assert run.recorded()["task"]["class_weights"] == {0: 2, "B": 0.5}
+    assert load_task(run.task).weights == (2.0, 0.5, 1.0)
 
 
 def held_out(tmp_path, rows, **settings):
@@ -112,9 +127,6 @@ def test_a_share_of_a_split_that_has_a_file_is_an_error(tmp_path, asked):
         task.records(asked)
 
 
-# Users.
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -140,9 +152,6 @@ def test_names_that_are_read_as_one_are_one_user(tmp_path):
     assert [*owners] == ["ann", "bob", *["ann"] * 4, *["\u00e1nn"] * 2]
 
 
-# Records and scores.
-
-
 def test_classes_are_given_or_asked_for(tmp_path):
     rows = [{"text": "a", "h": "c", "label": "yes"}, {"text": "b", "h": "d", "label": 0}]
     file = lines(tmp_path / "a.jsonl", rows)
@@ -163,23 +172,17 @@ def test_classes_are_given_or_asked_for(tmp_path):
         TextClassification(train_file=file, classes=("yes", "no")).records("train")
 
 
-# The sample, and the command line.
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, list(arguments))
-
-
 def test_data_check_counts_records_users_and_lengths(tmp_path):
+    def invoke(*words):
+        return CliRunner().invoke(app, ["data", "check", *words])
+
     rows = [{"text": "abc", "user": f"u{n % 3}"} for n in range(10)] + [{"text": "b", "user": "v"}]
     file = lines(tmp_path / "train.jsonl", rows)
     scored = [{"text": "abc", "user": "w"}, {"text": "of u1", "user": "u1"}]
     test = lines(tmp_path / "test.jsonl", scored)
     own = [f"task.train_file={file}", f"task.test_file={test}"]
-    result = invoke(
-        "data", "check", "language_modeling", *own, "task.unit=user", "task.user_column=user",
-        "task.records_per_user=3",
-    )  # fmt: skip
+    users = ("task.unit=user", "task.user_column=user", "task.records_per_user=3")
+    result = invoke("language_modeling", *own, *users)
     assert result.exit_code == 0, result.output
     said = " ".join(result.output.split())
     for part in (
@@ -192,27 +195,22 @@ def test_data_check_counts_records_users_and_lengths(tmp_path):
         "1 users are also in the training data: no guarantee covers scores of what they wrote",
     ):
         assert part in said
-    result = invoke("data", "check", "text2text", *own)
+    result = invoke("text2text", *own)
     assert result.exit_code == 2
     assert "line 1: no column 'source'; found 'text', 'user'" in " ".join(result.stderr.split())
-    result = invoke("data", "check", own[0])
+    result = invoke(own[0])
     assert "then a task, as in dpft data check text2text" in " ".join(result.stderr.split())
 
-
-# Whole runs.
 
 SMALL = ["task.limit_eval=2", "optim.batch_size=12", "optim.steps=2", "threads=1", "name=own"]
 
 
-def run(tmp_path, *overrides):
-    return run_experiment(parse(compose([*SMALL, f"runs_dir={tmp_path}", *overrides])))
-
-
 def test_a_run_over_users_counts_users(tmp_path):
-    outcome = run(
-        tmp_path, "task=language_modeling", "task.source=sample", "task.unit=user",
-        "task.user_column=user", "task.records_per_user=3", "task.max_length=24",
-    )  # fmt: skip
+    overrides = [
+        "task=language_modeling", "task.source=sample", "task.unit=user", "task.user_column=user",
+        "task.records_per_user=3", "task.max_length=24", f"runs_dir={tmp_path}",
+    ]  # fmt: skip
+    outcome = run_experiment(parse(compose([*SMALL, *overrides])))
     users = len(set(LanguageModeling(source="sample", **USERS).owners()))
     mechanism = outcome.record["mechanism"]
     assert (mechanism["dataset_size"], mechanism["sampling_rate"]) == (users, 12 / users)
@@ -223,61 +221,54 @@ def test_a_run_over_users_counts_users(tmp_path):
     assert all(json.loads(line)["records"] < 40 for line in metrics)
 
 
-def test_other_owners_do_not_continue_a_run(tmp_path, monkeypatch):
+def test_other_owners_are_other_data(tmp_path):
+    """So a run does not continue with them: tests/training/test_session.py."""
     rows = [{"text": f"text number {n}", "who": f"user {n % 20}"} for n in range(40)]
-    file = tmp_path / "mine.jsonl"
-    lines(file, rows)
+    file = lines(tmp_path / "mine.jsonl", rows)
     overrides = [
-        "task=language_modeling", f"task.train_file={file}", "task.test_share=0.2",
-        "task.max_length=16", "task.unit=user", "task.user_column=who", "optim.batch_size=4",
+        "task=language_modeling", f"task.train_file={file}", "task.max_length=16",
+        "task.test_share=0.2", "task.unit=user", "task.user_column=who", "eps=3",
     ]  # fmt: skip
+    config = parse(compose([*SMALL, f"runs_dir={tmp_path}", *overrides]))
 
-    def stop(*arguments, **keywords):
-        raise KeyboardInterrupt
+    def data():
+        with ready(config) as (prepared, *_):
+            return prepared.header["data"]
 
-    with monkeypatch.context() as patch:
-        patch.setattr("dpft.training.run._decode_stage", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, *overrides)
-    task = LanguageModeling(
-        train_file=str(file), test_share=0.2, unit="user", user_column="who", text_column="text"
-    )
-    one, other = sorted(set(task.owners()))[:2]
-    given = next(n for n, row in enumerate(rows) if row["who"] == one)
-    rows[given] = rows[given] | {"who": other}  # the same texts in the same order, as many users
-    lines(file, rows)
-    with pytest.raises(runs.LedgerMismatchError, match="data"):
-        run(tmp_path, *overrides)
+    before = data()
+    assert data() == before
+    lines(tmp_path / "mine.jsonl", [{**rows[0], "who": "user 1"}, *rows[1:]])
+    assert data() != before
+
+
+def problems(task):
+    """The lines of the error that names rows which cannot be used."""
+    with pytest.raises(DataError) as found:
+        task.records("train")
+    return [line.strip() for line in str(found.value).splitlines()]
 
 
 def test_all_rows_that_cannot_be_used_are_named_at_once(tmp_path):
     rows = ["text,label", *["fine,yes"] * 3, "short", *["fine,no", ",yes", "x,maybe"] * 2, "a,b,c"]
     file = tmp_path / "a.csv"
-    file.write_text("\n".join(rows))
     task = TextClassification(train_file=str(file), classes=("yes", "no"))
-    with pytest.raises(DataError) as found:
-        task.records("train")
-    first, *several = str(found.value).splitlines()
+    file.write_text("\n".join(rows))
+    first, *several = problems(task)
     assert first == f"{file}: 2 rows cannot be used:"
-    assert [line.partition(": got")[0].strip() for line in several] == ["line 5", "line 12"]
+    assert [line.partition(": got")[0] for line in several] == ["line 5", "line 12"]
     file.write_text("\n".join([*rows[:4], *rows[5:-1]]))
-    with pytest.raises(DataError) as found:
-        TextClassification(train_file=str(file), classes=("yes", "no")).records("train")
-    first, *several = str(found.value).splitlines()
+    first, *several = problems(replace(task))
     assert first == f"{file}: 4 rows cannot be used:"
-    assert several[0].strip().startswith("line 6, line 9: column 'text' is empty")
+    assert several[0].startswith("line 6, line 9: column 'text' is empty")
     assert "line 7, line 10: label 'maybe' is no class" in several[1]
-    lines = tmp_path / "a.jsonl"
-    good = {"messages": [{"role": role, "content": "x"} for role in ("user", "assistant")]}
-    bad = {"messages": [{"role": "critic", "content": "x"}]}
-    texts = [json.dumps(good), "{", *[json.dumps(bad)] * 14]
-    lines.write_text("\n".join(texts))
-    with pytest.raises(DataError) as found:
-        Chat(train_file=str(lines)).records("train")
-    first, *several = str(found.value).splitlines()
-    assert first == f"{lines}: 15 rows cannot be used:"
-    assert [line.strip()[:6] for line in several] == ["line 2", "line 3"]
-    assert "line 12 and others" in several[1]
+    talks = [[{"role": role, "content": "x"} for role in ("user", "assistant")]]
+    talks += [[{"role": "critic", "content": "x"}]] * 15
+    first, *several = problems(
+        Chat(train_file=lines(tmp_path / "a.jsonl", [{"messages": talk} for talk in talks]))
+    )
+    assert "15 rows cannot be used" in first
+    assert several[0].startswith("line 2, line 3")
+    assert "line 11 and others" in several[0]
 
 
 def test_a_first_line_that_looks_like_a_row_is_named(tmp_path):

@@ -1,15 +1,19 @@
-"""Generated samples: files of the published forms, the same on every machine."""
+"""Generated samples: files of the published forms, the same on every machine, no leaks."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
 from dpft.config.flags import sentences
 from dpft.tasks import TASKS, load_task
 from dpft.tasks.base import SPLITS, fingerprint
+from dpft.tasks.samples.e2e import Split, generate, split_of
+from scripts import public_e2e
 
 
 def task_of(name, **settings):
@@ -60,3 +64,31 @@ def test_samples_do_not_depend_on_the_hash_seed_of_the_process():
         check=True,
     )
     assert json.loads(found.stdout.splitlines()[-1]) == sample_fingerprints()
+
+
+PARTS = {"public": public_e2e.generate, "private": generate}
+
+
+def facts(mr):
+    return dict(field.rstrip("]").split("[", 1) for field in mr.split("], "))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_splits_of_e2e_share_no_meaning_representation_even_under_different_seeds(part):
+    mrs = {
+        split: {mr for seed in (0, 1) for mr, _ in PARTS[part](split, 400, seed)}
+        for split in get_args(Split)
+    }
+    for one, other in itertools.combinations(mrs, 2):
+        assert not mrs[one] & mrs[other]
+    assert all(split_of(mr) == split for split, found in mrs.items() for mr in found)
+
+
+def test_parts_of_e2e_share_no_restaurant_no_landmark_and_no_sentence():
+    public, private = (write("train", 2000) for write in PARTS.values())
+    for attribute in ("name", "near"):
+        ours, theirs = (
+            {facts(mr).get(attribute) for mr, _ in rows} - {None} for rows in (public, private)
+        )
+        assert not ours & theirs
+    assert not {ref for _, ref in public} & {ref for _, ref in private}

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from dpft.privacy.shapes import BLANK, FixedShapes, padded
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.units import Records, Users, finite_losses
+from dpft.tasks.views import Owners
 
 MOST = 4
 
@@ -206,3 +209,17 @@ def test_a_loss_that_is_not_finite_spoils_its_unit_alone_and_never_reaches_the_c
         losses, batch = finite_losses(data, None, data.batch(indices, 0))
         assert losses.tolist() == kept
         assert len(batch) == len(kept)
+
+
+def test_owners_are_numbered_in_the_order_of_their_names():
+    names = ["zoe", "ann", "zoë", "bob", "ann", "\U0001f600", "\uff41nn", "zoe", "Bob", "anna"]
+    owners, ordered = Owners.of(names), sorted(set(names))
+    assert owners.names == ordered
+    assert [ordered[code] for code in owners.codes] == names
+    order, bounds = owners.groups()
+    groups = [order[a:b].tolist() for a, b in pairwise(bounds)]
+    assert groups == [[i for i, n in enumerate(names) if n == name] for name in ordered]
+    part = owners.part(np.array([1, 3, 4]))
+    assert part == ["ann", "bob", "ann"]
+    assert part.names == ["ann", "bob"]
+    assert Owners.of([]).names == []

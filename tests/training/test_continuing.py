@@ -1,21 +1,21 @@
-"""A run that goes on elsewhere: with fresh noise, and every release accounted for."""
+"""A run that goes on: elsewhere, with fresh noise; after damage, or a lack of memory."""
 
 import shutil
-from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
 from dpft import runs
+from dpft.config.errors import TrainingError
 from dpft.privacy import keys
+from dpft.runs.environment import explained
+from dpft.tasks.objectives.classifier import Classifier
 from dpft.training.run import run_experiment
-from tests.small_runs import settings
+from dpft.training.trained import loaded_run
+from tests.small_runs import Killed, settings
 
 SIX = ("optim.steps=6", "checkpoint_every=2", "privacy.noise_multiplier=1")
-
-
-class Killed(BaseException):
-    """Nothing may catch it."""
 
 
 @pytest.fixture(autouse=True)
@@ -24,20 +24,20 @@ def _threads(monkeypatch):
     given = [1]
     monkeypatch.setattr(torch, "set_num_threads", lambda number: given.append(number))
     monkeypatch.setattr(torch, "get_num_threads", lambda: given[-1])
-    monkeypatch.setattr("dpft.training.run._decode_stage", lambda *_: None)
 
 
 def go(folder, *words):
-    return run_experiment(settings(folder, *SIX, *words))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpft.training.run._decode_stage", lambda *_: None)
+        return run_experiment(settings(folder, *SIX, *words))
 
 
 def ledger_of(folder):
     return runs.read_ledger(folder / "small/ledger.jsonl")
 
 
-@contextmanager
-def killed_after(releases, monkeypatch):
-    """SIGKILL, as it were, when the ledger has so many lines and the weights have not moved."""
+def killed(releases, monkeypatch, folder, *words):
+    """A run that dies when the ledger has so many lines and the weights have not moved."""
     spend = runs.Ledger.spend
 
     def dying(self, step, **entry):
@@ -48,14 +48,13 @@ def killed_after(releases, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(runs.Ledger, "spend", dying)
         with pytest.raises(Killed):
-            yield
+            go(folder, *words)
 
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
     """Five of six steps are released, and the last checkpoint is of the fourth."""
-    with killed_after(5, monkeypatch):
-        go(tmp_path)
+    killed(5, monkeypatch, tmp_path)
     return tmp_path
 
 
@@ -87,7 +86,6 @@ def test_the_repeated_step_counts_twice_wherever_the_guarantee_is_stated(stopped
         (("audit.gradients=2",), False, "canaries' scores are of all steps"),
         ((), True, "record.json exists, so the run took all"),
     ],
-    ids=["budget", "audit", "finished"],
 )
 def test_what_may_not_count_again_is_refused_before_anything_is_spent(
     tmp_path, monkeypatch, words, finish, why
@@ -97,8 +95,7 @@ def test_what_may_not_count_again_is_refused_before_anything_is_spent(
         (tmp_path / "small/DONE").unlink()
         shutil.rmtree(tmp_path / "small/checkpoints/step-00000006")
     else:
-        with killed_after(5, monkeypatch):
-            go(tmp_path, *words)
+        killed(5, monkeypatch, tmp_path, *words)
     before = (tmp_path / "small/ledger.jsonl").read_bytes()
     with pytest.raises(runs.RunError, match=rf"(?s)threads: 1 -> 2.*would become .*{why}"):
         go(tmp_path, *words, "threads=2")
@@ -109,21 +106,19 @@ def test_what_may_not_count_again_is_refused_before_anything_is_spent(
 
 def test_no_key_is_used_for_two_releases(tmp_path, monkeypatch):
     """Batches, noise, noisy counts and masks; and a repeated step has its checkpoint's state."""
-    derive, drawn = keys.derive, []
-    monkeypatch.setattr(
-        keys,
-        "derive",
-        lambda key, *labels: drawn.append((labels, derive(key, *labels))) or drawn[-1][1],
-    )
-    lives = []
-    for threads, dies in ((1, 5), (2, 7), (3, None)):
-        drawn.clear()
-        if dies:
-            with killed_after(dies, monkeypatch):
-                go(tmp_path, "clip=per_layer_adaptive", f"threads={threads}")
-        else:
-            go(tmp_path, "clip=per_layer_adaptive", f"threads={threads}")
-        lives.append({(labels, key) for labels, key in drawn if labels[0] in PURPOSES})
+    derive, lives = keys.derive, [set(), set(), set()]
+
+    def noted(key, *labels):
+        derived = derive(key, *labels)
+        if labels[0] in PURPOSES:
+            lives[torch.get_num_threads() - 1].add((labels, derived))
+        return derived
+
+    monkeypatch.setattr(keys, "derive", noted)
+    adaptive = "clip=per_layer_adaptive"
+    killed(5, monkeypatch, tmp_path, adaptive)
+    killed(7, monkeypatch, tmp_path, adaptive, "threads=2")
+    go(tmp_path, adaptive, "threads=3")
     first, second, _ = (e for e in ledger_of(tmp_path).entries if e["step"] == 4)
     assert ledger_of(tmp_path).steps_spent == 6 + 3
     assert first["update"] != second["update"]
@@ -143,8 +138,78 @@ def test_killed_again_it_goes_on_bit_for_bit(stopped, monkeypatch):
     shutil.copytree(stopped / "small", other / "small")
     go(stopped, "threads=2")
     for releases in (6, 7):  # at the first step there, and at the last
-        with killed_after(releases, monkeypatch):
-            go(other, "threads=2")
+        killed(releases, monkeypatch, other, "threads=2")
     go(other, "threads=2")
     for name in ("ledger.jsonl", "model/model.safetensors"):
         assert (stopped / "small" / name).read_bytes() == (other / "small" / name).read_bytes()
+
+
+WEIGHTS, LEDGER = "model/model.safetensors", "ledger.jsonl"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_experiment(settings(tmp_path_factory.mktemp("original"))).path
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "record.json", LEDGER])
+def test_a_damaged_file_is_named_and_made_again_once_the_marker_is_removed(
+    original, tmp_path, name
+):
+    path, run = shutil.copytree(original, tmp_path / "small"), settings(tmp_path)
+    (path / name).write_bytes((path / name).read_bytes()[:-7])
+    for use in (lambda: run_experiment(run), lambda: loaded_run(path).loaded):
+        with pytest.raises(runs.RunError, match=rf"{name} .*|record"):
+            use()
+    assert (path / "DONE").exists()
+    (path / "DONE").unlink()
+    if name == LEDGER:  # nothing can make it again
+        with pytest.raises(runs.LedgerError):
+            run_experiment(run)
+        return
+    again = run_experiment(run)
+    assert not again.already_done
+    for file in (WEIGHTS, LEDGER):
+        assert (path / file).read_bytes() == (original / file).read_bytes()
+    old = runs.read_record(original)
+    for section in ("privacy", "mechanism", "scores"):
+        assert again.record[section] == old[section], section
+    assert run_experiment(run).already_done
+
+
+CPU = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory"
+)
+ERRORS = (CPU, MemoryError(), torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate"))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_lack_of_memory_is_explained_in_one_line(error):
+    said = r"memory in a step \(.+\); expected .*: buy some$"
+    with pytest.raises(TrainingError, match=said) as caught, explained("a step", "buy some"):
+        raise error
+    assert "\n" not in str(caught.value)
+    with pytest.raises(KeyError), explained("a step", "buy some"):
+        raise KeyError("x")
+
+
+def test_without_memory_the_run_ends_and_the_same_command_continues_it(tmp_path, monkeypatch):
+    whole, ledger = Classifier.losses, tmp_path / "small/ledger.jsonl"
+
+    def short(self, model, batch):
+        if ledger.exists() and runs.read_ledger(ledger).steps_spent >= 2:
+            raise CPU
+        return whole(self, model, batch)
+
+    words = ("optim.microbatch_tokens=512", "checkpoint_every=100")
+    with monkeypatch.context() as patch:
+        patch.setattr(Classifier, "losses", short)
+        with pytest.raises(TrainingError) as caught:
+            go(tmp_path, *words)
+    advice = ("A smaller optim.microbatch_tokens", "model.checkpointing=true")
+    for word in ("optim.microbatch_tokens=512", "the same command again", *advice):
+        assert word in str(caught.value)
+    before = ledger.read_bytes()
+    assert runs.read_ledger(ledger).steps_spent == 2
+    assert go(tmp_path, *words).record["training"]["steps"] == 6
+    assert ledger.read_bytes().startswith(before)

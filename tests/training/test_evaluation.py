@@ -15,24 +15,22 @@ from dpft.parallel.cohort import TrainingCohort
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
 from dpft.training.held_out import Evaluations, held_out_records
-from dpft.training.session import Session
-from tests.small_runs import ready, settings
+from tests.small_runs import Killed, ready, settings, trained
+from tests.training.test_loop import weights
 
 SEEDED = ("privacy.noise_seed=1", "model.dropout=0.2", "task.limit_eval=40")
 STEPS = 4
 
 
-def weights_of(run):
-    """Those that would be saved, all steps taken."""
-    with ready(run) as (prepared, directory, progress):
-        with Session(run, prepared, directory, progress) as session:
-            session.train()
-            model = session.whole_model().model
-        return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def same(one, two):
+def same_weights(*runs):
+    """Whether all steps of these runs end at the same bits."""
+    one, two = (weights(trained(run).parts.loaded.model) for run in runs)
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def same_ledgers(*runs):
+    one, two = ((run_path(run) / "ledger.jsonl").read_bytes() for run in runs)
+    return one == two
 
 
 @pytest.mark.parametrize("clip", ["bk", "none"])
@@ -42,10 +40,8 @@ def test_weights_and_ledger_are_the_same_bits_with_and_without_it(tmp_path, clip
         for name, words in (("plain", ()), ("watched", ("evaluate.every=1",)))
     )
     assert plain.identity() == watched.identity()
-    assert same(weights_of(plain), weights_of(watched))
-    if clip == "bk":
-        ledgers = [(run_path(run) / "ledger.jsonl").read_bytes() for run in (plain, watched)]
-        assert ledgers[0] == ledgers[1]
+    assert same_weights(plain, watched)
+    assert clip == "none" or same_ledgers(plain, watched)
 
 
 def test_figures_are_means_over_single_records(tmp_path):
@@ -78,45 +74,33 @@ def test_figures_are_means_over_single_records(tmp_path):
     assert len(set(losses)) == 9
 
 
-class KilledError(Exception):
-    """In place of a kill."""
-
-
 def test_each_evaluation_is_logged_once_however_often_the_run_is_stopped(tmp_path, monkeypatch):
     words = (*SEEDED, "evaluate.every=1", f"optim.steps={STEPS}", "checkpoint_every=1")
     whole, stopped = (settings(tmp_path, *words, f"name={name}") for name in ("whole", "stopped"))
-    weights, moments, at = weights_of(whole), [("saved", 1), ("evaluated", 2), ("evaluated", 4)], []
-    genuine, figures, save = Evaluations.ask, Evaluations.figures, runs.checkpoint.save
-
-    def fail_at(*moment):
-        if at == [moment]:
-            at.clear()
-            raise KilledError
-
-    def ask(evaluations, step, model):
-        fail_at("evaluated", step)
-        return genuine(evaluations, step, model)
-
-    def saved(directory, step, *rest):
-        fail_at("saved", step)
-        save(directory, step, *rest)
-
-    monkeypatch.setattr(Evaluations, "ask", ask)
+    figures = Evaluations.figures
     not_finite = {"more": math.nan}
     monkeypatch.setattr(Evaluations, "figures", lambda *given: figures(*given) | not_finite)
-    monkeypatch.setattr(runs.checkpoint, "save", saved)
-    for moment in moments:
-        at[:] = [moment]
-        with pytest.raises(KilledError):
-            weights_of(stopped)
-        assert not at
-    assert same(weights_of(stopped), weights)
+    for place, name, at in (
+        (runs.checkpoint, "save", 1),
+        *((Evaluations, "ask", step) for step in (2, STEPS)),
+    ):
+        own = getattr(place, name)
+
+        def dying(first, step, *rest, own=own, at=at):
+            if step == at:
+                raise Killed
+            return own(first, step, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, dying)
+            with pytest.raises(Killed):
+                trained(stopped)
+    assert same_weights(whole, stopped)
     log = (run_path(stopped) / "private/evaluations.jsonl").read_text().splitlines()
     entries = [json.loads(line) for line in log]
     assert [entry["step"] for entry in entries] == [*range(STEPS + 1)]
     assert {entry["more"] for entry in entries} == {"nan"}
-    ledgers = [(run_path(run) / "ledger.jsonl").read_bytes() for run in (whole, stopped)]
-    assert ledgers[0] == ledgers[1]
+    assert same_ledgers(whole, stopped)
 
 
 def test_records_that_cannot_be_evaluated_on_are_refused(tmp_path):

@@ -10,38 +10,23 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
 import dpft.models
-from dpft.cli.app import app
-from dpft.config.compose import compose
-from dpft.config.schema import parse
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
+from tests.processes import invoke
 from tests.small_runs import settings
 
 BASE = Path(dpft.models.__file__).parent / "tiny"
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
-LIKED = {"good": "yes", "bad": "no"}
-OWN_ROWS = ("task.train_file=rows.csv", "task.test_share=0.25", "task.classes=[no,yes]")
-TURNS = [{"role": "user", "content": "hello"}]
-
-
-def invoke(*arguments, **options):
-    return CliRunner().invoke(app, list(map(str, arguments)), **options)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A chat model with LoRA of visible size; and another file next to its weights."""
-    words = [
-        "task=chat", "task.source=sample", "task.limit_train=16", "task.limit_eval=2",
-        "task.max_length=128",
-        "adapt=lora", "optim.lr=0.05", "optim.batch_size=8", "optim.steps=2", "threads=1",
-        "decode=greedy", "decode.max_new_tokens=4", "privacy.noise_multiplier=1", "name=run",
-        f"runs_dir={tmp_path_factory.mktemp('export')}",
-    ]  # fmt: skip
-    path = run_experiment(parse(compose(words))).path
+    words = ("task=chat", "model=tiny", "task.max_length=128", "task.limit_eval=2", "adapt=lora")
+    words += ("optim.lr=0.05", "decode=greedy", "decode.max_new_tokens=4")
+    path = run_experiment(settings(tmp_path_factory.mktemp("export"), *words)).path
     (path / "model" / "visits.csv").write_text("name\nAnn\n")
     return path
 
@@ -70,7 +55,8 @@ def test_strangers_load_the_same_model_whole_or_as_an_adapter(made, tmp_path):
     assert str(BASE) not in (tmp_path / "adapter/README.md").read_text()
     for folder in ("whole", "adapter"):
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / folder)
-        asked = tokenizer.apply_chat_template(TURNS, tokenize=False, add_generation_prompt=True)
+        turns = [{"role": "user", "content": "hello"}]
+        asked = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         assert asked == "user: hello\nassistant:"
     # Whoever loads a run's own folder finds no adapter that would count twice.
     assert not list((made / "model").rglob("adapter*"))
@@ -81,19 +67,19 @@ def test_an_export_that_was_interrupted_starts_anew(made, tmp_path, monkeypatch)
         Path(target).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    adapter = ("export", made, "--base", "ann/tiny", "--to", tmp_path / "x")
+    adapter = ("export", made, "--base", "ann/tiny", "--to")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copyfile", full)
         done = invoke("export", made, "--merge", "--to", tmp_path / "x")
-    assert done.exit_code == 2
-    assert "the same command" in done.output
+    assert (done.exit_code, "the same command" in done.output) == (2, True)
     assert not (tmp_path / "x").exists()
+    found = []
     for folder in (tmp_path / "x", tmp_path / "y"):  # also in another folder
-        done = invoke(*adapter[:-1], folder)
+        done = invoke(*adapter, folder)
         assert done.exit_code == 0, done.output
-    left, right = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in "xy")
-    assert left == right
-    assert "exists; give an empty" in invoke(*adapter).output
+        found.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert found[0] == found[1]
+    assert "exists; give an empty" in invoke(*adapter, tmp_path / "x").output
 
 
 def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
@@ -114,7 +100,7 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
     assert [row["prediction"] for row in found] == [second, first, second]
     assert found[0]["id"] == 7
     for place in ([], ["--out", tmp_path / "no" / "x.jsonl"]):
-        assert "expected a new file" in invoke("predict", made, file, *place).output
+        assert "expected a new .jsonl file" in invoke("predict", made, file, *place).output
     file.write_text(file.read_text().replace('"late"', '"prediction"'))  # of the last row alone
     done = invoke("predict", made, file, "--out", tmp_path / "x.jsonl")
     assert "has a column 'prediction'" in done.output
@@ -122,16 +108,18 @@ def test_an_answer_is_written_for_its_owner_alone(made, tmp_path):
 
 def test_each_class_has_a_probability_next_to_the_answer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rows = [f"the film is {word}{n},{LIKED[word]}" for n in range(12) for word in LIKED]
-    Path("rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    words = ("task=classification", "task.source=auto", *OWN_ROWS)
+    rows = "".join(f"the film is good{n},yes\nthe film is bad{n},no\n" for n in range(12))
+    Path("rows.csv").write_text("text,label\n" + rows)
+    words = ("task.train_file=rows.csv", "task.test_share=0.25", "task.classes=[no,yes]")
+    words += ("task=classification", "task.source=auto")
     folder = run_experiment(settings(tmp_path / "runs", *words)).path
-    Path("new.csv").write_text("text,label\na fine film,yes\nnothing works in it,no\n")
-    done = invoke("predict", folder, "new.csv", "--out", "out.jsonl")
+    Path("new.csv").write_text("film,label\na fine film,yes\nnothing works in it,no\n")
+    typed = ["predict", folder, "new.csv", "--out", "out.jsonl"]
+    assert "Type task.text_column=NAME" in invoke(*typed).output
+    done = invoke(*typed, "task.text_column=film")
     assert done.exit_code == 0, done.output
     found = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert len(found) == 2
     for row in found:
-        likely = {name: row[f"probability_{name}"] for name in ("no", "yes")}
-        assert math.isclose(sum(likely.values()), 1)
-        assert row["prediction"] == max(likely, key=likely.get)
+        assert math.isclose(row["probability_no"] + row["probability_yes"], 1)
+        assert row["probability_" + row["prediction"]] >= 0.5

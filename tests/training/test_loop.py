@@ -23,6 +23,7 @@ from tests.privacy.clipping.test_clipper import gpt2
 from tests.privacy.reference import clip_records, record_gradients
 
 OPTIM = Optim(name="adam", lr=1e-2, batch_size=4, epochs=1, microbatch_tokens=40)
+SGD = dataclasses.replace(OPTIM, name="sgd", lr=1.0)
 EXAMPLES = [
     CausalExample(
         tuple(1 + (3 * i + j) % 20 for j in range(2 + i % 3)), (1 + i % 7, 9, 1 + i % 5, 0)
@@ -54,80 +55,60 @@ def run(
     sigma=0.5,
     batch=4,
     slots=0,
-    places=None,
     threshold=0.5,
-    quantiles=None,
-    estimates=None,
     model=None,
     optimizer=None,
     settings=OPTIM,
     objective=None,
     shapes=None,
-    start=0,
-    key=b"key",
-    **hooks,
+    **more,
 ):
-    """Steps on all examples; the model, the optimizer and the clipper in the end."""
+    """Steps on all examples; the model and the clipper in the end, and summaries of the steps."""
+    seen, after_step = [], more.pop("after_step", lambda step, statistics: None)
+
+    def after(step, statistics):
+        seen.append(statistics.summary())
+        after_step(step, statistics)
+
     model = model or gpt2(dropout=0.1).float()
     threshold, sigma = (None, 0.0) if style == "none" else (threshold, sigma)
-    clipper = make_clipper(model, style, threshold=threshold, adaptive=quantiles)
+    clipper = make_clipper(model, style, threshold=threshold)
     thresholds = tuple(group.threshold for group in clipper.groups)
-    mechanism = Mechanism(
-        *(len(EXAMPLES) + slots, batch, steps, sigma, thresholds[:1], 1e-3),
-        sampling="poisson" if places is None else "truncated_poisson",
-        max_batch=places,
-    )
-    mechanism = mechanism.over(
-        thresholds,
-        quantiles=clipper.policy.rule,
-        quantile_budget=None if clipper.policy.rule is None else 0.1,
-    )
-    if estimates is not None:
-        clipper.policy.move(estimates)
-    optimizer = optimizer or make_optimizer(settings, iter(clipper.parameters.values()))
+    mechanism = Mechanism(len(EXAMPLES) + slots, batch, steps, sigma, thresholds[:1], 1e-3)
     train(
         model=model,
         data=Records(objective or TinyObjective(), EXAMPLES, shapes),
         clipper=clipper,
-        mechanism=mechanism,
-        optimizer=optimizer,
+        mechanism=mechanism.over(thresholds),
+        optimizer=optimizer or make_optimizer(settings, iter(clipper.parameters.values())),
         settings=settings,
-        key=key,
-        start=start,
-        **hooks,
+        key=b"key",
+        after_step=after,
+        **more,
     )
     clipper.close()
-    return model, optimizer, clipper
+    return model, clipper, seen
 
 
 def weights(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-class Drawing(TinyObjective):
-    """Notes the random number that each forward begins with, as its dropout masks would."""
-
-    def __init__(self):
-        super().__init__()
-        self.drawn = []
-
-    def losses(self, model, batch):
-        self.drawn.append(torch.rand(()).item())
-        return super().losses(model, batch)
-
-
 def test_dropout_masks_are_of_one_step_and_one_rank():
-    steps = []
+    """By the random number that each forward begins with, as its masks would."""
+    steps = [set()]
+
+    class Drawing(TinyObjective):
+        def losses(self, model, batch):
+            steps[-1].add(torch.rand(()).item())
+            return super().losses(model, batch)
+
     for rank in range(2):
-        cohort, objective = TrainingCohort(), Drawing()
+        cohort = TrainingCohort()
         cohort.rank, cohort.size = rank, 2
-
-        def done(step, statistics, objective=objective):
-            steps.append(set(objective.drawn))
-            objective.drawn.clear()
-
-        run(steps=3, batch=16, objective=objective, cohort=cohort, after_step=done)
-    assert len(steps) == 6
+        done = {"after_step": lambda *given: steps.append(set())}
+        run(steps=3, batch=16, objective=Drawing(), cohort=cohort, **done)
+    assert len(steps) == 6 + 1
     assert len(set().union(*steps)) == sum(map(len, steps)) > 0
 
 
@@ -136,18 +117,17 @@ def test_dropout_masks_are_of_one_step_and_one_rank():
 )
 def test_a_watched_step_has_the_norms_of_signal_and_noise(style, sigma, place):
     """Plain SGD at rate 1 moves the weights by whichever of the two is far larger."""
-    sgd = Optim(name="sgd", lr=1.0, batch_size=4, epochs=1, microbatch_tokens=40)
     before, seen = weights(gpt2(dropout=0.1).float()), []
     hooks = {"after_step": lambda step, one: seen.append((one.signal, one.noise))}
     hooks["watched"] = lambda step: step == 0
-    once = run(style, steps=1, sigma=sigma, settings=sgd, **hooks)
-    after = weights(once[0])
+    once, *_ = run(style, steps=1, sigma=sigma, settings=SGD, **hooks)
+    after = weights(once)
     moved = math.sqrt(sum(float((after[n] - before[n]).double().square().sum()) for n in before))
     (pair,) = seen
     found = dict(zip(("signal", "noise"), pair, strict=True))
     assert found[place] == pytest.approx(moved, rel=1e-4 if place == "signal" else 0.03)
     seen.clear()
-    run(style, steps=2, settings=sgd, **hooks)
+    run(style, steps=2, settings=SGD, **hooks)
     assert [one is not None for pair in seen for one in pair] == [True, True, False, False]
 
 
@@ -161,29 +141,14 @@ def test_a_watched_step_has_the_norms_of_signal_and_noise(style, sigma, place):
 def test_a_record_whose_loss_is_not_finite_is_dropped_and_counted(style, waits, value, monkeypatch):
     """Also on a device for which the host waits: steps start again where it is seen late."""
     monkeypatch.setattr(clippers, "waits", lambda device: waits)
-    dropped, sizes = [], []
-
-    def after(step, statistics):
-        dropped.append(statistics.summary()["dropped"])
-        sizes.append(statistics.records)
-
-    model, *_ = run(style, steps=4, objective=TinyObjective(poison=value), after_step=after)
+    model, _, seen = run(style, steps=4, objective=TinyObjective(poison=value))
     assert all(torch.isfinite(w).all() for w in weights(model).values())
-    assert 0 < sum(dropped) < sum(sizes)
-
-    class WithoutPoisoned(TinyObjective):
-        """The same records left out by hand, before any loss is computed."""
-
-        def losses(self, model, batch):
-            keep = ~(batch.tensors["targets"] == 7).any(1)
-            return super().losses(model, batch.rows(keep)) if keep.any() else torch.zeros(0)
-
-    undropped = gpt2(dropout=0.0).float()
-    run(style, steps=1, model=undropped, objective=TinyObjective(poison=value))
-    expected = gpt2(dropout=0.0).float()
-    run(style, steps=1, model=expected, objective=WithoutPoisoned())
-    for name, weight in weights(undropped).items():
-        torch.testing.assert_close(weight, weights(expected)[name], rtol=1e-4, atol=1e-5)
+    assert 0 < sum(one["dropped"] for one in seen) < sum(one["records"] for one in seen)
+    found = []
+    for poison in (value, 0.0):  # records whose gradients are zero
+        model, *_ = run(style, steps=1, model=gpt2().float(), objective=TinyObjective(poison))
+        found.append(weights(model))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 def test_units_that_the_mechanism_does_not_count_are_refused():
@@ -192,12 +157,9 @@ def test_units_that_the_mechanism_does_not_count_are_refused():
 
 
 def test_an_empty_batch_is_a_step_of_noise_alone():
-    sampler = Mechanism(len(EXAMPLES), 1, 30, 0.5, (0.5,), 1e-3).sampler(b"key")
-    assert [] in [sampler.batch(step) for step in range(30)]
-    seen = []
-    run(steps=30, batch=1, after_step=lambda step, statistics: seen.append(statistics.summary()))
+    *_, seen = run(steps=30, batch=1)
     assert len(seen) == 30
-    assert any(s["records"] == 0 and s["loss"] is None for s in seen)
+    assert any(one["records"] == 0 and one["loss"] is None for one in seen)
 
 
 def test_noise_reaches_the_weights_at_every_step_and_is_never_repeated():
@@ -206,26 +168,20 @@ def test_noise_reaches_the_weights_at_every_step_and_is_never_repeated():
     Noise a thousand times the threshold drowns the gradient, so that plain SGD at rate 1 moves the
     weights by the noise of each step.
     """
-    sgd = Optim(name="sgd", lr=1.0, batch_size=4, epochs=1, microbatch_tokens=40)
     model = gpt2().float()
-    moves, last = [], [torch.cat([w.flatten() for w in weights(model).values()])]
+    places = [torch.cat([w.flatten() for w in weights(model).values()])]
 
     def after(step, statistics):
-        now = torch.cat([w.flatten() for w in weights(model).values()])
-        moves.append(now - last.pop())
-        last.append(now)
+        places.append(torch.cat([w.flatten() for w in weights(model).values()]))
 
     for start, stop in ((0, 2), (2, 4)):  # the second part is a resumed run
-        noisy = {"sigma": 1000.0, "threshold": 1e-3, "settings": sgd}
+        noisy = {"sigma": 1000.0, "threshold": 1e-3, "settings": SGD}
         run(steps=stop, start=start, model=model, after_step=after, **noisy)
-    n = moves[0].numel()
-    assert len(moves) == 4
-    for move in moves:
-        assert move.std().item() == pytest.approx(1.0 / 4, rel=5 / (2 * n) ** 0.5)
-    for i in range(4):
-        for j in range(i):
-            together = torch.corrcoef(torch.stack([moves[i], moves[j]]))[0, 1].item()
-            assert abs(together) < 5 / n**0.5
+    moves = torch.stack(places).diff(dim=0)
+    steps, n = moves.shape
+    assert steps == 4
+    assert moves.std(1).tolist() == pytest.approx([1.0 / 4] * 4, rel=5 / (2 * n) ** 0.5)
+    assert (torch.corrcoef(moves) - torch.eye(4)).abs().max() < 5 / n**0.5
 
 
 @pytest.mark.parametrize(("style", "exact"), [("bk", True), ("none", False)])
@@ -247,26 +203,18 @@ def test_private_losses_are_computed_without_tf32(style, exact):
     assert set(seen) == {"ieee" if exact else "tf32"}
 
 
-class Steep(TinyObjective):
-    """One record's loss is finite and its gradient is not."""
-
-    def losses(self, model, batch):
-        out = super().losses(model, batch)
-        steep = (batch.tensors["targets"] == 7).any(1)
-        out[steep] = out[steep] + (out[steep] - out[steep].detach()).sqrt()
-        return out
-
-
 def test_a_record_whose_gradient_is_not_finite_is_counted_once():
-    seen = []
-    _, _, clipper = run(
-        "per_layer",
-        steps=1,
-        batch=len(EXAMPLES),
-        model=gpt2().float(),
-        objective=Steep(),
-        after_step=lambda step, statistics: seen.append(statistics.summary()),
-    )
+    class Steep(TinyObjective):
+        """The loss is finite."""
+
+        def losses(self, model, batch):
+            out = super().losses(model, batch)
+            steep = (batch.tensors["targets"] == 7).any(1)
+            out[steep] = out[steep] + (out[steep] - out[steep].detach()).sqrt()
+            return out
+
+    batch = {"batch": len(EXAMPLES), "model": gpt2().float(), "objective": Steep()}
+    _, clipper, seen = run("per_layer", steps=1, **batch)
     steep = sum(7 in example.target for example in EXAMPLES)
     assert 0 < steep == seen[0]["dropped"]
     assert seen[0]["records"] == len(EXAMPLES)
@@ -313,28 +261,11 @@ def test_an_audit_sees_each_release_and_new_coordinates_move_once_it_is_counted(
     events, model = [], gpt2().float()
     optimizer = make_optimizer(OPTIM, model.parameters())
     optimizer.register_step_pre_hook(lambda *_: events.append("weights"))
-    run(
-        steps=2,
-        batch=len(EXAMPLES) + 2,
-        slots=2,
-        model=model,
-        optimizer=optimizer,
-        audit=Observer(events),
-        reparametrisation=Observer(events),
-        spend=lambda step, released: events.append(f"spend {step}"),
-    )
-    assert events == [
-        event
-        for step in range(2)
-        for event in (
-            f"begin {step}",
-            "insert 2",
-            "observe",
-            f"spend {step}",
-            "transfer",
-            "weights",
-        )
-    ]
+    noted = {"audit": Observer(events), "reparametrisation": Observer(events)}
+    noted["spend"] = lambda step, released: events.append(f"spend {step}")
+    run(steps=2, batch=len(EXAMPLES) + 2, slots=2, model=model, optimizer=optimizer, **noted)
+    each = "begin {0}, insert 2, observe, spend {0}, transfer, weights"
+    assert ", ".join(events) == ", ".join(each.format(step) for step in range(2))
 
 
 class FixedObjective(TinyObjective):
@@ -368,7 +299,6 @@ def test_cut_batches_of_users_with_moving_thresholds_are_those_of_brute_force():
     )
     assert mechanism.overflow > 0.4
     assert mechanism.total_noise_multiplier >= 0.5
-    seen: list[int] = []
     train(
         model=model,
         data=units,
@@ -377,7 +307,6 @@ def test_cut_batches_of_users_with_moving_thresholds_are_those_of_brute_force():
         optimizer=torch.optim.SGD(clipper.parameters.values(), lr=lr),
         settings=dataclasses.replace(OPTIM, lr=lr, schedule="constant", microbatch_tokens=100),
         key=key,
-        after_step=lambda step, statistics: seen.append(statistics.records),
     )
     clipper.close()
 
@@ -413,50 +342,36 @@ def test_cut_batches_of_users_with_moving_thresholds_are_those_of_brute_force():
     assert max(map(len, map(usual.batch, range(4)))) > 4  # some batch was cut
     assert clipper.policy.estimates == pytest.approx(estimates, rel=1e-10)
     assert len(set(stds)) > 1
-    for name, parameter in other.named_parameters():
-        torch.testing.assert_close(model.get_parameter(name), parameter, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(weights(model), weights(other), rtol=1e-9, atol=1e-10)
 
 
 def test_padding_changes_neither_the_weights_nor_the_count_of_records():
     found, seen = [], []
+    options = {"steps": 1, "sigma": 0.0, "batch": len(EXAMPLES), "settings": SGD}
+    options |= {"objective": FixedObjective(poison=math.inf)}
+    options["after_step"] = lambda step, statistics: seen.append(statistics)
     for shapes in (None, FixedShapes(64)):
-        model = gpt2()
-        run(
-            "per_layer",
-            steps=1,
-            sigma=0.0,
-            batch=len(EXAMPLES),
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
-            objective=FixedObjective(poison=math.inf),
-            shapes=shapes,
-            after_step=lambda step, statistics: seen.append(statistics),
-        )
+        model, *_ = run("per_layer", model=gpt2(), shapes=shapes, **options)
         found.append(weights(model))
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
     bad = sum(7 in example.target for example in EXAMPLES)
     assert 0 < bad < len(EXAMPLES)
-    assert [s.records for s in seen] == [len(EXAMPLES)] * 2
-    assert [s.summary()["dropped"] for s in seen] == [bad] * 2
-    assert [sum(map(len, s.norms)) for s in seen] == [len(EXAMPLES) - bad] * 2
+    for one in seen:
+        counts = one.records, one.summary()["dropped"], sum(map(len, one.norms))
+        assert counts == (len(EXAMPLES), bad, len(EXAMPLES) - bad)
 
 
-@pytest.mark.parametrize(
-    ("style", "said"),
-    [
-        ("bk", "weights are not finite after step 0"),
-        ("none", "a parameter elsewhere is not finite at step 0"),
-    ],
-)
-def test_what_is_not_finite_on_another_rank_stops_this_one(style, said):
+def test_what_is_not_finite_on_another_rank_stops_this_one():
     class Elsewhere(TrainingCohort):
         divided = True
 
         def any(self, flag):
             return True
 
-    with pytest.raises(TrainingError, match=said):
-        run(style, steps=1, cohort=Elsewhere())
+    said = {"bk": "weights are not finite after step 0", "none": "elsewhere is not finite at step"}
+    for style, message in said.items():
+        with pytest.raises(TrainingError, match=message):
+            run(style, steps=1, cohort=Elsewhere())
 
 
 def test_canaries_are_in_the_sum_before_noise_is_added():
@@ -476,12 +391,7 @@ def test_a_step_has_the_learning_rate_of_its_schedule():
     settings = dataclasses.replace(OPTIM, schedule="linear")
     model, rates = gpt2().float(), []
     optimizer = make_optimizer(settings, model.parameters())
-    run(
-        steps=4,
-        model=model,
-        optimizer=optimizer,
-        settings=settings,
-        after_step=lambda step, statistics: rates.append(optimizer.param_groups[0]["lr"]),
-    )
+    noted = {"after_step": lambda *given: rates.append(optimizer.param_groups[0]["lr"])}
+    run(steps=4, model=model, optimizer=optimizer, settings=settings, **noted)
     assert rates == [settings.lr * lr_factor(settings, step, 4) for step in range(4)]
     assert rates == sorted(set(rates), reverse=True)

@@ -32,7 +32,7 @@ def test_schedules():
     found = [lr_factor(cosine, s, 12) for s in (0, 4, 6, 8, 10)]
     assert found == pytest.approx([0.25, 1.0, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2])
     share = dataclasses.replace(OPTIM, schedule="linear", warmup_ratio=0.06)
-    # Six of a hundred steps; a share that is no whole number is rounded up.
+    # Of a hundred steps six; a share that is no whole number is rounded up.
     assert [lr_factor(share, s, 100) for s in (0, 5, 6, 53)] == [1 / 6, 1.0, 1.0, 0.5]
     assert [lr_factor(share, s, 20) for s in (0, 1, 2)] == [0.5, 1.0, 1.0]
     whole = dataclasses.replace(OPTIM, warmup_ratio=1.0)

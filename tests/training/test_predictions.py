@@ -1,6 +1,7 @@
 """Scores of predictions, and what of the references a record may hold."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,30 +77,13 @@ def test_an_answer_that_is_no_class_is_not_counted_as_a_wrong_one(tmp_path, word
         score_file(task, file)
 
 
-class Answering:
-    """A task whose objective answers from a list."""
-
-    unconditional = False
-
-    def __init__(self, answers):
-        self.answers = answers
-
-    def objective(self, loaded):
-        return self
-
-    def predict(self, *arguments):
-        return self.answers
-
-
-class Loaded:
-    model = None
-
-
 @pytest.mark.parametrize(("answers", "said"), [(ANSWERS, 1), (ANSWERS[1:], 0)])
 def test_a_warning_counts_the_texts_that_were_stopped(answers, said, capsys):
-    settings = Decode(max_new_tokens=7)
+    task = SimpleNamespace(unconditional=False, predict=lambda *given: answers)
+    task.objective = lambda loaded: task
     with Progress() as progress:
-        predict(Answering(answers), Loaded(), answers, settings, 0, progress)
+        settings = Decode(max_new_tokens=7)
+        predict(task, SimpleNamespace(model=None), answers, settings, 0, progress)
     warned = " ".join(capsys.readouterr().err.split())
     assert warned.count("1 of 2 texts were stopped at decode.max_new_tokens=7") == said
     assert warned.count("1 of 2 prompts lost a part:") == said
@@ -108,9 +92,8 @@ def test_a_warning_counts_the_texts_that_were_stopped(answers, said, capsys):
 def test_an_accuracy_is_recorded_with_that_of_one_class(tmp_path):
     file = tmp_path / "dev.jsonl"
     answers = [("positive", "positive"), ("positive", "negative"), ("positive", "positive")]
-    file.write_text(
-        "".join(json.dumps({"prediction": p, "references": [r]}) + "\n" for p, r in answers)
-    )
+    lines = (json.dumps({"prediction": p, "references": [r]}) for p, r in answers)
+    file.write_text("\n".join(lines))
     section = score_file(SST2(), file)
     assert section["distinct"] == 1
     assert section["baselines"] == {"accuracy": pytest.approx(2 / 3)}

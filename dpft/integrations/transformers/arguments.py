@@ -108,7 +108,6 @@ REFUSALS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("ignore_data_skip", (False,), "a step that is resumed has its own batch"),
     ("auto_find_batch_size", (False,), "a repeated step needs the same microbatches"),
     ("fp16", (False,), _ROUNDED),
-    ("bf16", (False, None), _ROUNDED),
     ("bf16_full_eval", (False,), "evaluate() leaves the model in half precision"),
     ("fp16_full_eval", (False,), "evaluate() leaves the model in half precision"),
     ("torch_compile", (False,), "hooks would not see the layers"),
@@ -178,9 +177,9 @@ def of_trainer(trainer: Any, mixin: type, mechanism: Mechanism | None = None) ->
     checks = [
         (devices > 1, f"{devices} devices: {_ONE}. Type CUDA_VISIBLE_DEVICES=0"),
         (
-            accelerator.mixed_precision not in (None, "no"),
+            accelerator.mixed_precision not in (None, "bf16" if trainer.args.bf16 else "no"),
             f"mixed precision {accelerator.mixed_precision!r} of accelerate: {_ROUNDED}. Type "
-            "ACCELERATE_MIXED_PRECISION=no",
+            "ACCELERATE_MIXED_PRECISION=no, and bf16=True for bfloat16",
         ),
         (
             plugin is not None and plugin.backend.value != "NO",
@@ -231,15 +230,24 @@ def refuse(lines: Sequence[str]) -> None:
         raise ConfigError(f"these cannot go with privacy:\n  {listed}")
 
 
-def check_precision(model: nn.Module) -> None:
-    """Raise ConfigError for half precision and quantised weights."""
+def check_precision(model: nn.Module, bf16: bool | None) -> None:
+    """Raise ConfigError for half precision and quantised weights.
+
+    With ``bf16`` microbatches have fixed shapes, and frozen weights may be in bfloat16 too.
+    """
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
         raise ConfigError(
             f"train() is called under torch.autocast; expected float32: {_ROUNDED}. Leave out the "
             "context"
         )
+    if not bf16 and "_original_forward" in vars(model):  # which accelerate leaves there
+        raise ConfigError(
+            "an earlier training in bfloat16 or float16 has left autocast in the model's forward; "
+            f"expected float32: {_ROUNDED}. Load the model anew, or type bf16=True"
+        )
     tensors = [*model.parameters(), *model.buffers()]
     low = {str(x.dtype) for x in tensors if x.is_floating_point() and x.dtype.itemsize < 4}
+    low -= {"torch.bfloat16"} if bf16 else set()
     if low or getattr(model, "is_quantized", False):
         raise ConfigError(
             f"the model has tensors of {', '.join(sorted(low)) or 'a quantised type'}; expected "

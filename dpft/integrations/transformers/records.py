@@ -13,6 +13,7 @@ import logging
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +28,9 @@ from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers.spending import digest_of
 from dpft.privacy import Clipper
 from dpft.privacy.sampling import Sampler as Poisson
+from dpft.privacy.shapes import FixedShapes, Shape, padded
 from dpft.privacy.token_losses import IGNORED, token_losses
-from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.evaluation import training_without_dropout
 from dpft.tasks.objectives.independence import WritesError, check_independence
 from dpft.tasks.units import Records
@@ -184,19 +186,28 @@ class SizedRecord:
     length: int
 
 
+_BLANK = SizedRecord(None, 0)
+_ANY = 2**40  # positions of a microbatch, which has a limit on its rows
+# What pads a text's tensors on the right; its tokens are padded by the model's padding token.
+_FILL = {"attention_mask": 0, "labels": IGNORED, "position_ids": 0, "token_type_ids": 0}
+
+
 class Collated:
     """An objective over records as a data set and a collator have them."""
 
     def __init__(self, collator: Callable[[list[Any]], Mapping[str, Any]], loss: Loss) -> None:
         self._collator = collator
         self._loss = loss
+        self._forms: dict[tuple[str, ...], Any] = {}  # batches with names of tensors for these
 
     def collate(
         self, examples: Sequence[SizedRecord], widths: Sequence[int] | None = None
     ) -> Batch:
         """Return examples as a batch; raise DataError if rows are not of one record each."""
-        collated = self._collator([example.record for example in examples])
-        given = {name: x for name, x in collated.items() if x is not None}
+        records = [example.record for example in examples]
+        with _needed_columns("the data collator", "each record", records[0]):
+            collated = self._collator(records)
+        given = dict(_flat(collated))
         odd = [
             name
             for name, x in given.items()
@@ -208,11 +219,14 @@ class Collated:
                 "tensors of shape (B, ...): packing, flattening and padding-free collators mix "
                 "records, so that none can be clipped by itself"
             )
+        self._forms[tuple(given)] = _filled(collated, {name: name for name in given})
         return Batch(given)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return a loss for each record; raise ConfigError for losses of another shape."""
-        losses: Any = self._loss(model, batch.tensors)
+        inputs = _filled(self._forms[tuple(batch.tensors)], batch.tensors)
+        with _needed_columns("per_example_loss", "the collated batch", inputs):
+            losses: Any = self._loss(model, inputs)
         rows = len(next(iter(batch.tensors.values())))
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -226,6 +240,99 @@ class Collated:
         raise NotImplementedError  # shapes are not fixed here
 
     widths = widest = blank
+
+
+class CollatedAlone(Collated):
+    """Records that are collated one by one, for products in bfloat16.
+
+    Guarantee: the shapes that a record is computed in follow from that record and from the model's
+    configuration; see `dpft.privacy.shapes`.
+    """
+
+    def __init__(
+        self, collator: Callable[[list[Any]], Mapping[str, Any]], loss: Loss, config: Any
+    ) -> None:
+        super().__init__(collator, loss)
+        self._most = getattr(config, "max_position_embeddings", None) or 2**30
+        self._fill = {**_FILL, "input_ids": getattr(config, "pad_token_id", None) or 0}
+
+    def collate(
+        self, examples: Sequence[SizedRecord], widths: Sequence[int] | None = None
+    ) -> Batch:
+        """Join records of one shape; a padding example is a short copy of the first record."""
+        real = [self._alone(one) for one in examples if one is not _BLANK]
+        blank = dict(real[0])
+        if "attention_mask" in blank:
+            blank["attention_mask"] = torch.zeros_like(blank["attention_mask"])
+            blank["attention_mask"][:, 0] = 1
+        rows = [*real, *[blank] * (len(examples) - len(real))]
+        return Batch({name: torch.cat([row[name] for row in rows]) for name in blank})
+
+    def widths(self, example: SizedRecord, coarse: bool = False) -> tuple[int, ...]:
+        tensors = self._alone(example)
+        positions = tensors["input_ids"].shape[1] if "input_ids" in tensors else 1
+        return (positions, *(size for x in tensors.values() for size in x.shape[1:]))
+
+    def blank(self) -> SizedRecord:
+        return _BLANK
+
+    def _alone(self, example: SizedRecord) -> dict[str, Tensor]:
+        """Return a record's tensors, padded on the right where a mask says so."""
+        tensors = dict(super().collate([example]).tensors)
+        ids = tensors.get("input_ids")
+        if ids is None or ids.dim() != 2 or "attention_mask" not in tensors:
+            return tensors
+        more = padded(ids.shape[1], self._most) - ids.shape[1]
+        for name in tensors.keys() & self._fill.keys():
+            if tensors[name].shape == ids.shape:
+                tensors[name] = F.pad(tensors[name], (0, more), value=self._fill[name])
+        return tensors
+
+
+@dataclass(frozen=True)
+class FixedRows(FixedShapes):
+    """Microbatches of ``rows`` records at most, and of a sixteenth of a batch."""
+
+    rows: int = 1
+
+    def units(self, shape: Shape, token_budget: int) -> int:
+        return min(super().units(shape, _ANY), self.rows + 1)
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over what nested mappings and sequences hold, with its place, as ``inputs.ids``."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping | list | tuple):
+        yield name, value
+        return
+    for place, one in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _flat(one, f"{name}.{place}".lstrip("."))
+
+
+def _filled(form: Any, leaves: Mapping[str, Any], name: str = "") -> Any:
+    """Undo `_flat` with these leaves; None in place of others."""
+    if isinstance(form, Mapping):
+        places = {
+            place: f"{name}.{place}".lstrip(".") for place, x in form.items() if x is not None
+        }
+        return {place: _filled(form[place], leaves, named) for place, named in places.items()}
+    if isinstance(form, list | tuple):
+        return tuple(_filled(x, leaves, f"{name}.{i}".lstrip(".")) for i, x in enumerate(form))
+    return leaves.get(name)
+
+
+@contextmanager
+def _needed_columns(who: str, where: str, held: Any) -> Iterator[None]:
+    """Name the argument that removes columns where one is missing."""
+    try:
+        yield
+    except KeyError as error:
+        names = ", ".join(map(str, held)) if isinstance(held, Mapping) else type(held).__name__
+        raise ConfigError(
+            f"{who} asks for {error}, and {where} has {names}; expected it there: columns that the "
+            "model's forward does not take are removed unless you type remove_unused_columns=False"
+        ) from error
 
 
 def length_of(record: Any) -> int:
@@ -257,8 +364,12 @@ def check_records(
     *,
     size: int,
     known_loss: bool,
+    trained: Losses,
+    shapes: FixedShapes | None,
 ) -> str:
     """Check that records, collator and model keep records apart and are the same twice.
+
+    Records are kept apart in the losses and shapes that are ``trained`` on.
 
     Returns:
         SHA-256 of the records that were read, as they are collated, as hex: a collator with other
@@ -283,7 +394,7 @@ def check_records(
     if known_loss:
         _check_loss(model, clipper, objective, [objective.collate([x]) for x in reversed(once)])
     try:
-        records = Records(objective, once)
+        records = Records(trained, once, shapes)
         check_independence(records, model, clipper, size * int(records.lengths.max()))
     except WritesError:
         raise
@@ -295,8 +406,9 @@ def check_records(
             "dropout of each row (set layerdrop in its config to 0, and dropout where rows share "
             "what is dropped), and a loss that averages over a record's own tokens"
         ) from error
+    if "labels" in batches[0]:
+        _check_targets(dataset, objective, causal=known_loss and loss_of(model) is _causal)
     if known_loss:
-        _check_targets(dataset, objective)
         _warn_of_ends(model, batches[0])
     return digest_of(batches[0].items())
 
@@ -310,6 +422,11 @@ def _check_loss(
         DataError: if there are no labels.
         ModelError: if the losses differ. The message has no number of the data.
     """
+    if any("." in name for name in singles[0].tensors):
+        raise DataError(
+            f"the data collator gives a nested batch ({', '.join(singles[0].tensors)}), and a "
+            f"model's own loss takes a flat one; expected a flat one: {_GIVE_YOUR_OWN}"
+        )
     if "labels" not in singles[0].tensors:
         raise DataError(
             f"the data collator gives {', '.join(singles[0].tensors)} and no labels; expected the "
@@ -331,12 +448,16 @@ def _check_loss(
             )
 
 
-def _check_targets(dataset: Any, objective: Collated) -> None:
-    """Raise DataError if no label is a target; read until the first record that has one."""
+def _check_targets(dataset: Any, objective: Collated, causal: bool) -> None:
+    """Raise DataError if no label is a target; read until the first record that has one.
+
+    In a ``causal`` model the first label of a record is none.
+    """
     for first in range(0, len(dataset), _CHECKED):
         places = range(first, min(first + _CHECKED, len(dataset)))
         batch = objective.collate(examples_of(records_of(dataset, places)))
-        if bool((batch.tensors["labels"] != IGNORED).any()):
+        labels = batch.tensors["labels"]
+        if bool(((labels[:, 1:] if causal else labels) != IGNORED).any()):
             return
     raise DataError(
         f"every label of train_dataset is {IGNORED}, as it is collated, so that every step would "

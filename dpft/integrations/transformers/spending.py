@@ -408,6 +408,7 @@ def decisive(trainer: Any, optimizer: str | None, loss: Any, own_loss: bool) -> 
         called[name] = f"{named.__module__}.{named.__qualname__}"
     return {
         **{name: args[name] for name in _DECISIVE},
+        **({"bf16": True} if args["bf16"] else {}),
         "optimizer": optimizer,
         "style": asked.style,
         "clipping": {name: repr(value) for name, value in asked.clipping.items()},

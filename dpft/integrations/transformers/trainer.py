@@ -9,6 +9,7 @@ before Trainer moves the weights.
 import copy
 import math
 import time
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from dpft.integrations.transformers import arguments as checks
 from dpft.integrations.transformers.arguments import PrivacyArguments
 from dpft.integrations.transformers.records import (
     Collated,
+    CollatedAlone,
+    FixedRows,
     Logical,
     LogicalBatches,
     Loss,
@@ -41,10 +44,14 @@ from dpft.integrations.transformers.spending import (
 )
 from dpft.privacy import Clipper, LostRecordError, keys, make_clipper
 from dpft.privacy.noise import GaussianNoise
+from dpft.privacy.shapes import BLANK
 from dpft.privacy.untouched import Untouched, random_state_kept, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
+from dpft.tasks.objectives.base import Losses
+from dpft.tasks.objectives.mixed import Mixed, check_supported
 from dpft.tasks.units import Records
+from dpft.tasks.views import blocks
 from dpft.training.executors import add_clipped, forget
 from dpft.training.held_out import check_repeated
 from dpft.training.statistics import StepStatistics, check_weights
@@ -105,7 +112,8 @@ class PrivacyMixin:
         self._clipper: Clipper | None = None
         self._noise: GaussianNoise | None = None
         self._untouched: Untouched | None = None
-        self._objective: Collated | None = None
+        self._objective: Losses | None = None
+        self._shapes: FixedRows | None = None
         self._checkpoint: str | None = None
         self._surveyed: Survey | None = None
         self._apart: list[Any] = []  # data sets that were compared with the training records
@@ -174,14 +182,21 @@ class PrivacyMixin:
         plain = base.get_train_dataloader()  # has the model's columns and the collator
         model: nn.Module = trainer.model
         loss = self._loss or loss_of(model)
-        self._objective = Collated(plain.collate_fn, loss)
+        objective = self._objective = Collated(plain.collate_fn, loss)
         arguments, args = self.privacy.arguments, trainer.args
+        if args.bf16:
+            check_supported("bfloat16", args.device)
+            torch.backends.cuda.enable_cudnn_sdp(False)  # as in `dpft.training.setup.prepare`
+            alone = CollatedAlone(plain.collate_fn, loss, getattr(model, "config", None))
+            self._objective = Mixed(alone)
+            size = self.privacy.mechanism.batch_size
+            self._shapes = FixedRows(size, rows=args.per_device_train_batch_size)
         found = self._surveyed = survey(plain.dataset)
         self._apart.clear()
         several = trainer.eval_dataset
         for name in several if isinstance(several, dict) else [None] * (several is not None):
             self._check_apart(trainer.get_eval_dataloader(name).dataset)
-        checks.check_precision(model)
+        checks.check_precision(model, args.bf16)
         self._clipper = make_clipper(
             model, arguments.style, threshold=float(arguments.threshold), **arguments.clipping
         )
@@ -195,11 +210,13 @@ class PrivacyMixin:
         collated = check_records(
             plain.dataset,
             found.lengths,
-            self._objective,
+            objective,
             model,
             self._clipper,
             size=args.per_device_train_batch_size,
             known_loss=self._loss is None,
+            trained=self._objective,
+            shapes=self._shapes,
         )
         self._noise = self.privacy.begin(
             self._clipper,
@@ -282,11 +299,16 @@ class PrivacyMixin:
         torch.manual_seed(keys.seed(self.privacy.key, "dropout", batch.step))
         statistics = StepStatistics()
         args = self.args  # type: ignore[attr-defined]
-        examples, size = examples_of(batch.records), args.per_device_train_batch_size
-        for first in range(0, len(examples), size):
-            units = Records(self._objective, examples[first : first + size])
-            some = units.batch(range(len(units)), batch.step).to(args.device)
-            add_clipped(units, model, clipper, some, len(units), statistics)
+        units = Records(self._objective, examples_of(batch.records), self._shapes)
+        pieces: Iterable[Sequence[int]]
+        if self._shapes is None:
+            pieces = blocks(range(len(units)), args.per_device_train_batch_size)
+        else:
+            pieces = units.microbatches(range(len(units)), 0)
+        for piece in pieces:
+            some = units.batch(piece, batch.step).to(args.device)
+            records = sum(index != BLANK for index in piece)
+            add_clipped(units, model, clipper, some, records, statistics)
         return statistics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

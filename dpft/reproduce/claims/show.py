@@ -1,10 +1,11 @@
 """Show claims as tables: a list, or one claim with all its numbers."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.text import Text
 
-from dpft.report.table import TextTable
+from dpft.report.table import Cell, TextTable
 from dpft.reproduce.claims.evaluate import Comparison, Result
 from dpft.reproduce.claims.rule import FAILING, HOLDING, Word, combined
 
@@ -37,6 +38,18 @@ def list_of(results: Sequence[Result]) -> TextTable:
         notes.append(("To test", f"{command}  # {', '.join(names)}"))
     headings = ("claim", "in short", "printed numbers", "our numbers")
     return TextTable(headings, rows, notes=notes, stacked=True)
+
+
+def summary_of(results: Sequence[Result]) -> TextTable:
+    """Return how many claims of each paper have which word, by our numbers."""
+    papers = list(dict.fromkeys(one.claim.name.partition("/")[0] for one in results))
+    counts = Counter((one.by_us, one.claim.name.partition("/")[0]) for one in results)
+    rows: list[tuple[Cell, ...]] = [
+        (_styled(word, word), *(str(counts[word, paper]) for paper in papers))
+        for word in Word
+        if any(counts[word, paper] for paper in papers)
+    ]
+    return TextTable(("our numbers", *papers), rows, left=1)
 
 
 def table_of(result: Result) -> TextTable:

@@ -18,6 +18,8 @@ HUNDRED = ("BLEU", "ROUGE_L")
 """Scores that are shown from 0 to 100."""
 MOST_CLASSES = 20
 """A confusion table of more classes is too long for a record."""
+FEW = 2
+"""The recall of a class with so few records says nothing."""
 _E2E = "nist:"  # of the tasks' signatures only E2E's has it
 
 Bits = Sequence[bool]
@@ -66,6 +68,13 @@ def confused(
     return {"confusion": table}
 
 
+def rare(counts: Mapping[str, int]) -> list[str]:
+    """Return a sentence on classes of which too few records are scored, if there are any."""
+    few = [f"{name} ({count})" for name, count in counts.items() if count <= FEW]
+    named = ", ".join(few[:MOST_CLASSES]) + " and others" * (len(few) > MOST_CLASSES)
+    return [f"classes of which at most {FEW} records are scored: {named}"] if few else []
+
+
 def recalls(scored: Mapping[str, Any]) -> str:
     """Return the recall of each true class, and of how many records, from a ``confusion``."""
     found = []
@@ -73,12 +82,6 @@ def recalls(scored: Mapping[str, Any]) -> str:
         count = sum(answers.values())
         found.append(f"{true} {answers.get(true, 0) / count:.2f} of {count:,}")
     return ", ".join(found)
-
-
-def is_constant(scored: Mapping[str, Any], metric: str) -> bool:
-    """Return whether an answer that never changes would score as much; False if unknown."""
-    value, constant = scored["metrics"].get(metric), (scored.get("baselines") or {}).get(metric)
-    return value is not None and constant is not None and value <= constant
 
 
 def cautions(scored: Mapping[str, Any]) -> list[str]:
@@ -91,10 +94,11 @@ def cautions(scored: Mapping[str, Any]) -> list[str]:
         which = f", {answered.pop()!r}" if len(answered) == 1 else ""
         found.append(f"all {count:,} answers are the same{which}: nothing was learned")
     for metric, constant in (scored.get("baselines") or {}).items():
-        if is_constant(scored, metric):
+        value = scored["metrics"].get(metric)
+        if value is not None and constant is not None and value <= constant:
             found.append(
-                f"{metric} {scored['metrics'][metric]:.4f} is no better than always answering the "
-                f"most frequent class ({constant:.4f})"
+                f"{metric} {value:.4f} is no better than always answering the most frequent class "
+                f"({constant:.4f})"
             )
     return found
 

@@ -22,14 +22,6 @@ if TYPE_CHECKING:  # tasks import this module, and their settings are checked be
     from dpft.parallel.cohort import TrainingCohort
 
 
-class Example(Protocol):
-    """An encoded record."""
-
-    @property
-    def length(self) -> int:
-        """Positions that it takes in memory: tokens of a text, patches of an image."""
-
-
 @dataclass(frozen=True)
 class Instance:
     """One question of an evaluation."""
@@ -130,7 +122,8 @@ class Objective(Losses, Protocol):
     It may have ``encode_all(records)``, which does the same as ``encode`` for several at once.
     """
 
-    def encode(self, record: Any) -> Example: ...
+    def encode(self, record: Any) -> Any:
+        """Return a record as an example, whose ``length`` is its number of tokens or patches."""
 
     def predict(
         self,

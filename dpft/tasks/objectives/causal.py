@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -20,7 +19,7 @@ from dpft.tasks.objectives.base import Batch, Instance, Prediction
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.evaluation import in_batches
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.objectives.tokens import around, ids_behind, joins, token_ids
+from dpft.tasks.objectives.tokens import around, ids_behind, joins, pad, token_ids
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
@@ -340,8 +339,8 @@ def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = No
         max(example.length for example in examples),
         max(len(example.target) for example in examples),
     )
-    ids, mask = _behind_padding([one.prompt + one.target for one in examples], width, 0)
-    targets, _ = _behind_padding([one.target for one in examples], longest_target, -100)
+    ids, mask = pad([one.prompt + one.target for one in examples], width, 0, left=True)
+    targets, _ = pad([one.target for one in examples], longest_target, -100, left=True)
     for row, example in enumerate(examples):
         if example.silent:
             first = longest_target - len(example.target)
@@ -349,17 +348,6 @@ def collate(examples: Sequence[CausalExample], widths: Sequence[int] | None = No
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     read = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
     return Batch({**{name: x[:, :-1] for name, x in read.items()}, "targets": targets})
-
-
-def _behind_padding(
-    rows: Sequence[tuple[int, ...]], width: int, padding: int
-) -> tuple[Tensor, Tensor]:
-    """Return rows of tokens that end in the last column, ``(B, width)``, and the mask of tokens."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    mask = np.arange(width) >= width - lengths[:, None]
-    out = np.full(mask.shape, padding)
-    out[mask] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
-    return torch.from_numpy(out), torch.from_numpy(mask.astype(np.int64))
 
 
 def token_nll(model: nn.Module, batch: Batch) -> Tensor:

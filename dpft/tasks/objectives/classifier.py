@@ -25,6 +25,7 @@ from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
 from dpft.tasks.objectives.evaluation import in_batches
 from dpft.tasks.objectives.records import LabelledText
 from dpft.tasks.objectives.template import MASK, TEXTS, parse_template
+from dpft.tasks.objectives.tokens import pad
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
@@ -124,14 +125,9 @@ class TextChoice(Choice):
             ``(B, T)``; ``blank`` and ``labels``: ``(B,)``.
         """
         (width,) = widths or (max(example.length for example in examples),)
-        ids = torch.full((len(examples), width), self.tokenizer.pad_token_id, dtype=torch.long)
-        mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
-        for row, example in enumerate(examples):
-            ids[row, : example.length] = torch.tensor(example.ids)
-            mask[row, : example.length] = 1
-            if example.types is not None:
-                types[row, : example.length] = torch.tensor(example.types)
-        typed = {} if examples[0].types is None else {"token_type_ids": types}
+        ids, mask = pad([one.ids for one in examples], width, self.tokenizer.pad_token_id)
+        types = [one.types or (0,) * one.length for one in examples]  # padding examples have none
+        typed = {} if examples[0].types is None else {"token_type_ids": pad(types, width, 0)[0]}
         blanks, labels = ([getattr(e, name) for e in examples] for name in ("mask", "label"))
         one_each = {"blank": torch.tensor(blanks), "labels": torch.tensor(labels)}
         return Batch({"input_ids": ids, "attention_mask": mask, **typed, **one_each})
@@ -139,7 +135,26 @@ class TextChoice(Choice):
 
 @dataclass(frozen=True)
 class Classifier(TextChoice):
-    """One or two texts in, a class out, by a model with a classification head."""
+    """One or two texts in, a class out, by a model with a classification head.
+
+    Guarantee: a record's loss is weighted before its gradient is clipped, by a constant that its
+    class alone decides.
+    """
+
+    weights: tuple[float, ...] = ()  # of the classes; empty: all one
+
+    def collate(
+        self, examples: Sequence[ClassExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        batch = super().collate(examples, widths)
+        if not self.weights:
+            return batch
+        weights = torch.tensor([self.weights[example.label] for example in examples])
+        return Batch({**batch.tensors, "weights": weights})
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        losses, weights = super().losses(model, batch), batch.tensors.get("weights")
+        return losses if weights is None else losses * weights
 
     def encode(self, record: LabelledText) -> ClassExample:
         encoded = self.tokenizer(*record.texts, verbose=False)
@@ -176,7 +191,8 @@ class Classifier(TextChoice):
         return ClassExample((self.tokenizer.pad_token_id,), None, 0)
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
-        inputs = {name: x for name, x in batch.tensors.items() if name not in ("blank", "labels")}
+        others = ("blank", "labels", "weights")
+        inputs = {name: x for name, x in batch.tensors.items() if name not in others}
         logits: Tensor = model(**inputs).logits
         return logits
 

@@ -19,6 +19,7 @@ from dpft.privacy import keys
 from dpft.privacy.precision import multiplies_halves
 from dpft.tasks.objectives.base import text_room
 from dpft.tasks.objectives.evaluation import answered, evaluating
+from dpft.tasks.objectives.tokens import pad
 from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:
@@ -111,13 +112,8 @@ def decode(
         number, new, given = batch
         torch.manual_seed(keys.seed(key, "texts of a batch", number))
         width = len(given[0])
-        ids = torch.full((len(given), width), padding, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(given):
-            # An encoder reads it from the first column on; what a decoder writes follows it.
-            place = slice(len(prompt)) if encoder else slice(width - len(prompt), width)
-            ids[row, place] = torch.tensor(prompt)
-            mask[row, place] = 1
+        # An encoder reads from the first column on; what a decoder writes follows the prompt.
+        ids, mask = pad(given, width, padding, left=not encoder)
         with memory.measured(len(given)):
             output = model.generate(  # type: ignore[operator]
                 input_ids=ids.to(model.device),

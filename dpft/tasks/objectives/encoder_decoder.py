@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import Tensor, nn
 
 from dpft.privacy.shapes import padded
@@ -17,7 +16,7 @@ from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.objectives.tokens import around
+from dpft.tasks.objectives.tokens import around, pad
 
 
 @dataclass(frozen=True)
@@ -46,19 +45,10 @@ class EncoderDecoder(Causal):
             max(len(example.prompt) for example in examples),
             max(len(example.target) for example in examples),
         )
-        rows = len(examples)
         padding = int(self.tokenizer.pad_token_id)
-        ids = torch.full((rows, sources), padding, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        given = torch.full((rows, longest), padding, dtype=torch.long)
-        targets = torch.full((rows, longest), -100, dtype=torch.long)
-        for row, example in enumerate(examples):
-            source, target = torch.tensor(example.prompt), torch.tensor(example.target)
-            ids[row, : len(source)] = source
-            mask[row, : len(source)] = 1
-            given[row, 0] = self.start
-            given[row, 1 : len(target)] = target[:-1]
-            targets[row, : len(target)] = target
+        ids, mask = pad([one.prompt for one in examples], sources, padding)
+        given, _ = pad([(self.start, *one.target[:-1]) for one in examples], longest, padding)
+        targets, _ = pad([one.target for one in examples], longest, -100)
         read = {"input_ids": ids, "attention_mask": mask}
         return Batch({**read, "decoder_input_ids": given, "targets": targets})
 

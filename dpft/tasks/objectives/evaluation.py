@@ -93,11 +93,17 @@ def training_without_dropout(model: nn.Module) -> Iterator[Undropped]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode; restore its mode at the end."""
+    """Put a model in evaluation mode; restore its mode at the end.
+
+    Where what is frozen is in bfloat16 and what is trained in float32, layers meet under autocast.
+    """
     training = model.training
+    types = {p.dtype: p.device.type for p in model.parameters()}
+    mixed = {torch.bfloat16, torch.float32} <= types.keys()
     model.eval()
     try:
-        yield
+        with torch.autocast(types.get(torch.float32, "cpu"), torch.bfloat16, enabled=mixed):
+            yield
     finally:
         model.train(training)
 

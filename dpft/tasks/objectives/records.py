@@ -6,7 +6,7 @@
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -76,12 +76,12 @@ class Conversation:
                 yield text.encode()
 
 
-@dataclass(frozen=True)
-class LabelledText:
+class LabelledText(NamedTuple):
     """A sentence, or a pair of sentences, with an index into the task's class names."""
 
     texts: tuple[str, ...]
     label: int
+    subset: str = ""  # part of the split, where parts are scored separately; no part of contents
 
     @property
     def source(self) -> str:

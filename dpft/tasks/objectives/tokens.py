@@ -1,7 +1,11 @@
 """Tokens of many texts at once."""
 
 from collections.abc import Sequence
+from itertools import chain
 
+import numpy as np
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dpft.config.errors import ModelError
@@ -19,6 +23,21 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
         list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
     )
     return [ids if text else [] for text, ids in zip(texts, found["input_ids"], strict=True)]
+
+
+def pad(
+    rows: Sequence[Sequence[int]], width: int, padding: int, left: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return rows of tokens with padding on the right, or ``left``, and the mask of tokens.
+
+    Both are ``(B, width)`` in int64.
+    """
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))[:, None]
+    columns = np.arange(width)
+    mask = columns >= width - lengths if left else columns < lengths
+    out = np.full(mask.shape, padding)
+    out[mask] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    return torch.from_numpy(out), torch.from_numpy(mask.astype(np.int64))
 
 
 def joins(tokenizer: PreTrainedTokenizerBase) -> bool:

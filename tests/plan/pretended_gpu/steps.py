@@ -10,7 +10,7 @@ import logging
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
@@ -19,35 +19,35 @@ from dpft.plan.simulate import PretendedAnswers, steps
 from dpft.plan.step import shape_of, training_of
 from dpft.privacy.precision import as_on_gpu
 from dpft.privacy.shapes import BLANK, FixedShapes
-from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.objectives.causal import CausalExample, collate
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
 from dpft.training.executors import add_clipped
 from dpft.training.setup import attach_clipper
 from dpft.training.statistics import StepStatistics, check_gradients, check_weights
+from tests.privacy import users
 
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 EXAMPLES = [
     CausalExample(tuple(range(2, 2 + n)), tuple(range(5, 5 + m))) for n, m in ((4, 8), (6, 10))
 ]
 
 
-class Texts:
-    """Losses of a causal model, without a tokenizer."""
+class Texts(users.Texts):
+    """In fixed shapes."""
 
     def collate(self, examples, widths=None):
         return collate(examples, widths)
 
     def widths(self, example, coarse=False):
-        return 24, 16
+        return self.widest()
 
     def widest(self):
         return 24, 16
 
     def blank(self):
         return CausalExample((1,), (1,))
-
-    def losses(self, model, batch):
-        return token_nll(model, batch).sum(1)
 
 
 class OwnGenerators(TorchFunctionMode):
@@ -61,29 +61,13 @@ class OwnGenerators(TorchFunctionMode):
         return function(*args, **named)
 
 
-def model_of(family):
-    if family == "gpt2":
-        config = GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=64, n_positions=32)
-        return GPT2LMHeadModel(config)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            vocab_size=64,
-            max_position_embeddings=64,
-        )
-    )
-
-
 def train(clip, precision, family, users=False):
     """Two steps; every gradient lies where its parameter does."""
     run = parse(compose([f"clip={clip}", "model=random-gpt2"]))
     with FakeTensorMode(), PretendedAnswers(), as_on_gpu():
         with torch.device("cuda"):
-            model = model_of(family).train()
+            config = AutoConfig.for_model(family, **SIZES)
+            model = AutoModelForCausalLM.from_config(config).train()
         device = next(model.parameters()).device
         assert device.type == "cuda"
         half = precision != "float32"
@@ -131,14 +115,11 @@ def main():
             train(clip, precision, "gpt2")
             print("trained", clip, precision, flush=True)
     train("bk", "float32", "llama", users=True)
-    others = (
-        ("model=random-llama",),
-        ("task=e2e", "model=random-t5"),
-        ("task=sst2", "model=random-roberta"),
-        ("task=cifar10", "model=random-vit"),
-    )
-    for words in ((), ("clip=per_layer",), *others):
-        simulated_step(*words)
+    simulated_step()
+    simulated_step("clip=per_layer")
+    simulated_step("model=random-llama")
+    for task, family in (("e2e", "t5"), ("sst2", "roberta"), ("cifar10", "vit")):
+        simulated_step(f"task={task}", f"model=random-{family}")
     print("all done")
 
 

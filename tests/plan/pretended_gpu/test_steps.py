@@ -15,7 +15,6 @@ SOURCE = Path(__file__).with_name("device.cpp")
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A device that does nothing, compiled for this torch."""
     compiler = shutil.which("g++")
     if compiler is None or torch.version.cuda is not None:
         pytest.skip("for a torch without CUDA, and a compiler")

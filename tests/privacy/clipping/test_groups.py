@@ -23,25 +23,21 @@ def gpt2_medium():
     return gpt2(n_layer=24, n_embd=1024, n_head=16)
 
 
-class FusedBlock(nn.Module):
+def fused_block(d):
     """A ViT block with one matrix for query, key and value: six layers."""
+    norms = {"norm1": nn.LayerNorm(d), "norm2": nn.LayerNorm(d)}
+    attention = {"qkv": nn.Linear(d, 3 * d), "proj": nn.Linear(d, d)}
+    return nn.ModuleDict(
+        norms | attention | {"fc1": nn.Linear(d, 4 * d), "fc2": nn.Linear(4 * d, d)}
+    )
 
-    def __init__(self, d):
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.fc1, self.fc2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
 
-
-class Tied(nn.Module):
+def tied():
     """A head that shares its weight with the embedding and has a separate bias."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(10, 4)
-        self.layers = nn.ModuleList(FusedBlock(4) for _ in range(3))
-        self.head = nn.Linear(4, 10)
-        self.head.weight = self.embedding.weight
+    blocks = nn.ModuleList(fused_block(4) for _ in range(3))
+    ends = {"embedding": nn.Embedding(10, 4), "layers": blocks, "head": nn.Linear(4, 10)}
+    ends["head"].weight = ends["embedding"].weight
+    return nn.ModuleDict(ends)
 
 
 def mixture():
@@ -95,7 +91,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("build", [lambda: gpt2(tied=True), Tied])
+@pytest.mark.parametrize("build", [lambda: gpt2(tied=True), tied])
 def test_every_parameter_is_in_exactly_one_group_and_in_order(build):
     model = on_meta(build)
     order = {parameter: i for i, parameter in enumerate(trainable(model))}
@@ -112,7 +108,7 @@ def test_every_parameter_is_in_exactly_one_group_and_in_order(build):
 
 
 def test_tied_weight_joins_its_first_owner_and_the_rest_of_the_second_stays():
-    layers, types = parts_of(Tied(), "per_layer"), parts_of(Tied(), "by_type")
+    layers, types = parts_of(tied(), "per_layer"), parts_of(tied(), "by_type")
     assert layers["embedding"] == ("embedding.weight",)
     assert layers["head"] == ("head.bias",)
     assert types["embedding"] == ("embedding.weight",)
@@ -153,7 +149,7 @@ def test_devices_are_cut_as_evenly_as_layers_allow_and_never_within_a_block():
 def test_patterns_keep_their_order():
     patterns = [["head.*", "layers.2.*"], ["embedding.*", "layers.[01].*"]]  # as of a config file
     for name, word in (("custom", "group"), ("per_device", "device")):
-        groups = parts_of(Tied(), name, patterns=patterns)
+        groups = parts_of(tied(), name, patterns=patterns)
         assert list(groups) == [f"{word} 0", f"{word} 1"]
         assert groups[f"{word} 0"][-1] == "head.bias"
 
@@ -176,7 +172,7 @@ def test_patterns_keep_their_order():
     ],
 )
 def test_partitions_that_do_not_fit_the_model_are_refused(settings, message):
-    model = Tied()
+    model = tied()
     with pytest.raises(ValueError, match=re.escape(message)):
         partition(model, trainable(model), Partition(**settings))
 

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from dpft.privacy import UnsupportedLayerError, make_clipper
 from dpft.privacy.verification.layout import row_permuting_nodes
-from tests.privacy.reference import clear, reference_clip, same_grads
-from tests.privacy.small_models import MODELS, build
+from tests.privacy.reference import compare, loop_of
+from tests.privacy.small_models import MODELS, Parts, build
 
 C = 0.1
 
@@ -75,27 +75,17 @@ def test_rows_that_are_moved_later_are_found(kind, style):
 def test_rows_that_come_back_before_a_layer_sees_them_are_no_harm(kind):
     model, clipper = made(kind, inner=False)
     for seed, lengths in enumerate(([6, 6, 6, 6], [2, 6, 4, 3], [3, 3, 5, 1])):
-        clear(model)
-        batch = losses(model, lengths, seed)
-        with clipper.paused():
-            norms, total = reference_clip(
-                model,
-                lambda i, lengths=lengths, seed=seed: losses(model, lengths, seed)[i],
-                batch=4,
-                factor=lambda norm: (C / norm).clamp(max=1),
-            )
-        clear(model)
-        clipper.backward(batch)
-        torch.testing.assert_close(clipper.norms[:, 0], norms)
-        same_grads(model, total, 1e-10)
+        expected = loop_of(
+            model,
+            clipper,
+            lambda i, lengths=lengths, seed=seed: losses(model, lengths, seed)[i],
+            batch=4,
+        )
+        compare(model, clipper, losses(model, lengths, seed), expected)
 
 
-class Last(nn.Module):
+class Last(Parts):
     """A class from each record's last position, as decoders are given heads."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
 
     def forward(self, x, last):
         return self.b(self.a(x))[torch.arange(len(x)), last]
@@ -113,7 +103,7 @@ def moving(model, losses_of):
 
 
 def test_an_index_of_each_record_by_itself_moves_nothing():
-    model, x = Last(), torch.randn(5, 3, 4)
+    model, x = Last(a=nn.Linear(4, 4), b=nn.Linear(4, 2)), torch.randn(5, 3, 4)
     assert moving(model, lambda: model(x, torch.tensor([2, 1, 0, 2, 2])).sum(1)) == []
 
 

@@ -10,26 +10,15 @@ from dpft.privacy import Mechanism, UnsupportedLayerError, make_clipper
 from dpft.tasks.units import Users
 from dpft.training.loop import train
 from tests.covering import covering
+from tests.privacy import users
 from tests.privacy.clipping.test_clipper import gpt2
 from tests.privacy.small_models import build
-from tests.privacy.users import (
-    KEY,
-    ONE_EACH,
-    OWNERS,
-    STYLES,
-    Texts,
-    clipper_of,
-    gradients_of,
-    median_norm,
-    same_as_the_loop,
-    text_users,
-    texts,
-)
+from tests.privacy.users import KEY, ONE_EACH, OWNERS, STYLES, Texts, texts
 
 
 def step_sums(model, data, style, threshold, budget=300):
     """Return what one real step releases of all users, without noise, before the division."""
-    clipper = clipper_of(model, style, threshold)
+    clipper = users.clipper_of(model, style, threshold)
     thresholds = tuple(group.threshold for group in clipper.groups)
     mechanism = Mechanism(len(data), len(data), 1, 0.0, thresholds, 1e-5)
     settings = Optim(name="sgd", lr=1e-30, batch_size=len(data), epochs=1, microbatch_tokens=budget)
@@ -40,13 +29,9 @@ def step_sums(model, data, style, threshold, budget=300):
             sums[name] = p.grad * mechanism.batch_size
 
     train(
-        model=model,
-        data=data,
-        clipper=clipper,
-        mechanism=mechanism,
+        **{"model": model, "data": data, "clipper": clipper, "mechanism": mechanism, "key": KEY},
         optimizer=torch.optim.SGD(clipper.parameters.values(), lr=1e-30),
         settings=settings,
-        key=KEY,
         spend=spend,
         after_step=lambda step, statistics: seen.append(statistics),
     )
@@ -60,14 +45,10 @@ def test_one_user_moves_a_step_by_at_most_the_threshold(style, count):
     """With a user of that many records, and without that user at all."""
     threshold = 0.5  # below every user's norm: the bound is reached
     owners = [*OWNERS, *["mallory"] * count]
-    examples = texts(len(owners))
-    most = 8
-    model = gpt2()
-    with_user, statistics = step_sums(
-        model, Users(Texts(), examples, owners, most, KEY), style, threshold
-    )
-    without, _ = step_sums(
-        model, Users(Texts(), examples[: len(OWNERS)], OWNERS, most, KEY), style, threshold
+    examples, model = texts(len(owners)), gpt2()
+    (with_user, statistics), (without, _) = (
+        step_sums(model, Users(Texts(), examples[: len(who)], who, 8, KEY), style, threshold)
+        for who in (owners, OWNERS)
     )
     moved = torch.cat([(with_user[name] - without[name]).flatten() for name in without]).norm()
     assert moved <= threshold * (1 + 1e-9)
@@ -94,18 +75,17 @@ def test_layers_that_cannot_join_rows_are_refused_by_name(name, named):
 
 @cache
 def expected():
-    """Return the gradients of all users in step 1, and the median of their norms."""
-    data = text_users()
-    gradients = gradients_of(gpt2(), data, 1, range(len(data)))
-    return gradients, median_norm(gradients)
+    data = users.text_users()
+    gradients = users.gradients_of(gpt2(), data, 1, range(len(data)))
+    return gradients, users.median_norm(gradients)
 
 
 @pytest.mark.parametrize(("style", "cut"), covering(STYLES, [(10_000, 1), (110, 2), (1, 5)]))
 def test_norms_and_sums_equal_an_autograd_loop_over_users(style, cut):
     budget, pieces = cut
-    model, data = gpt2(), text_users()
+    model, data = gpt2(), users.text_users()
     gradients, median = expected()
-    clipper = clipper_of(model, style, threshold=median + 1e-3)
+    clipper = users.clipper_of(model, style, threshold=median + 1e-3)
     found = data.microbatches(range(len(data)), budget)
     assert len(found) == pieces
-    same_as_the_loop(model, data, clipper, gradients, found)
+    users.same_as_the_loop(model, data, clipper, gradients, found)

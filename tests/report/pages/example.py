@@ -1,5 +1,6 @@
 """Run directories written by hand, with numbers in private/ that stand nowhere else."""
 
+import copy
 import html.parser
 import json
 
@@ -13,6 +14,7 @@ NORMS = [18.1442928, 16.396041, 15.129548, 14.77123]
 
 
 def config(**changes):
+    """The settings of a run; ``optim__lr=1`` changes one of a group."""
     found = {
         "task": {"name": "e2e", "source": "auto", "data_dir": "/home/me/secret/e2e"},
         "model": {"name": "tiny", "path": "bundled:tiny", "init": "pretrained"},
@@ -26,10 +28,7 @@ def config(**changes):
     }
     for key, value in changes.items():
         group, _, name = key.partition("__")
-        if name:
-            found[group][name] = value
-        else:
-            found[group] = value
+        found[group] = {**found[group], name: value} if name else value
     return found
 
 
@@ -56,10 +55,24 @@ def epsilon(steps, stated=None):
     return epsilon_rdp(**spent, steps=steps, delta=stated["delta"])
 
 
-RDP = epsilon(4)
+PRIVACY = example_guarantee(
+    unit="one row of the training file",
+    delta=DELTA,
+    epsilon={
+        "rdp": epsilon(4),
+        "gdp_clt": 2.32,
+        "prv": {"lower": 2.6, "estimate": 2.65, "upper": 2.7},
+    },
+    stated=2.9998,
+    steps_taken=4,
+    statement="(3, 1e-05)-differential privacy by Renyi accounting",
+    caveats=["only 42 records"],
+)
 
 
 def record(bleu=0.59, private=True, settings=None, **changes):
+    model = {"base_model": "bundled:tiny", "parameters": 757248, "trainable_parameters": 757248}
+    metrics = {"BLEU": bleu, "NIST": None}
     return {
         "schema_version": 2,
         "stage": "scored",
@@ -80,35 +93,11 @@ def record(bleu=0.59, private=True, settings=None, **changes):
             "fingerprint": "484b02cba9a223a2",
             "counts": {"train": 42061},
         },
-        "model": {
-            "base_model": "bundled:tiny",
-            "parameters": 757248,
-            "trainable_parameters": 757248,
-        },
+        "model": model,
         "mechanism": mechanism() if private else None,
-        "privacy": example_guarantee(
-            unit="one row of the training file",
-            delta=DELTA,
-            epsilon={
-                "rdp": RDP,
-                "gdp_clt": 2.32,
-                "prv": {"lower": 2.6, "estimate": 2.65, "upper": 2.7},
-            },
-            stated=2.9998,
-            steps_taken=4,
-            statement="(3, 1e-05)-differential privacy by Renyi accounting",
-            caveats=["only 42 records"],
-        )
-        if private
-        else without_privacy(),
+        "privacy": copy.deepcopy(PRIVACY) if private else without_privacy(),
         "training": {"steps": 4, "seconds": 61.4, "peak_memory_bytes": 2**30, "device": "cpu"},
-        "scores": {
-            "test": {
-                "metrics": {"BLEU": bleu, "NIST": None},
-                "examples": 630,
-                "signature": "bleu|x",
-            }
-        },
+        "scores": {"test": {"metrics": metrics, "examples": 630, "signature": "bleu|x"}},
         "flags": [{"flag": "bundled_model", "name": "tiny"}],
         **changes,
     }
@@ -117,37 +106,15 @@ def record(bleu=0.59, private=True, settings=None, **changes):
 def ledger(path, steps=4, **header):
     """Write a ledger, whose epsilons are those of the header's mechanism."""
     head = {"mechanism": mechanism(), "unit": "one row", "key": "k3y", **header}
-    lines = [
-        {"step": step, "epsilon_rdp": epsilon(step + 1, head["mechanism"])} for step in range(steps)
-    ]
+    spent = [epsilon(step + 1, head["mechanism"]) for step in range(steps)]
+    lines = [{"step": step, "epsilon_rdp": one} for step, one in enumerate(spent)]
     path.mkdir(parents=True, exist_ok=True)
     (path / "ledger.jsonl").write_bytes(chained_lines(head, lines))
 
 
-def metrics(path):
-    (path / "private").mkdir(parents=True, exist_ok=True)
-    lines = [
-        {
-            "step": step,
-            "lr": 0.004,
-            "records": 1045 + 7 * step,
-            "loss": loss,
-            "seconds": 5.08217721,
-            "norm_mean": [norm],
-            "clipped": [0.98765432 - 0.01 * step],
-        }
-        for step, (loss, norm) in enumerate(zip(LOSSES, NORMS, strict=True))
-    ]
-    write_lines(path / "private/metrics.jsonl", lines)
-
-
-def generations(path, count=20):
-    (path / "generations").mkdir(parents=True, exist_ok=True)
-    lines = [
-        {"source": f"ask {i}", "prediction": f"say {i}", "references": [f"one {i}", f"two {i}"]}
-        for i in range(count)
-    ]
-    write_lines(path / "generations/test.jsonl", lines)
+def write_lines(file, lines):
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def a_run(path, the_record=None, **of_ledger):
@@ -159,8 +126,17 @@ def a_run(path, the_record=None, **of_ledger):
     (path / "identity.json").write_text(json.dumps(identity))
     if the_record["mechanism"] is not None:
         ledger(path, **{"mechanism": the_record["mechanism"], **of_ledger})
-    metrics(path)
-    generations(path)
+    logged = [
+        {"step": step, "lr": 0.004, "records": 1045 + 7 * step, "loss": loss, "norm_mean": [norm],
+         "seconds": 5.08217721, "clipped": [0.98765432 - 0.01 * step]}
+        for step, (loss, norm) in enumerate(zip(LOSSES, NORMS, strict=True))
+    ]  # fmt: skip
+    write_lines(path / "private/metrics.jsonl", logged)
+    written = [
+        {"source": f"ask {i}", "prediction": f"say {i}", "references": [f"one {i}", f"two {i}"]}
+        for i in range(20)
+    ]
+    write_lines(path / "generations/test.jsonl", written)
     return path
 
 
@@ -174,15 +150,9 @@ def a_selection(path):
     curve = run_curve(sampling_rate=0.0243, noise_multiplier=1.07, steps=8)
     found = {"mean": 2.0, "candidates": 2, "metric": "BLEU", "best": "highest"}
     found |= {"orders": curve.orders.tolist(), "rdp": curve.rdp.tolist()}
-    whole = record(selection=found)
-    whole["privacy"]["selected"] = True
-    a_run(path / "chosen", whole)
+    a_run(path / "chosen", record(selection=found, privacy={**PRIVACY, "selected": True}))
     (path / "chosen/ledger.jsonl").unlink()
     return path
-
-
-def write_lines(file, lines):
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 class Page(html.parser.HTMLParser):

@@ -1,4 +1,4 @@
-"""The verb, end to end on the bundled model."""
+"""What may be typed, what it means, and the verb end to end on the bundled model."""
 
 import json
 
@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
+from dpft.config.errors import ConfigError
+from tests.reproduce.bench.fakes import settings
 
 ARGUMENTS = "--batch 2 --length 6 --steps 1 --rounds 1 --styles bk --device cpu"
 
@@ -37,7 +39,6 @@ def test_measured_and_written(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         ("--styles gost", "did you mean 'ghost'?"),
-        ("--model gpt3", "expected one of"),
         ("task=e2e", "expected it next to --run"),
         ("--run", "got --out next to --run"),
     ],
@@ -47,3 +48,29 @@ def test_mistakes_are_one_sentence(arguments, message, tmp_path):
     assert result.exit_code == 2
     assert message in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_peers_are_compared_on_an_untied_model():
+    made = settings(styles="bk", peers="opacus")
+    assert made.variants == ("none", "bk", "opacus")
+    assert made.untied
+    assert not settings(model="vit-small", peers="opacus").untied
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ({"model": "gtp2"}, "--model"),
+        ({"styles": "bk:3"}, "--styles"),
+        ({"styles": "uniform:0"}, "--styles"),
+        ({"peers": "opacuss"}, "--peers"),
+        ({"batch": 0}, "--batch"),
+        ({"dtype": "float16"}, "--dtype"),
+        ({"model": "vit-small", "length": 10}, "--length"),
+        ({"model": "tiny", "length": 257}, "--length"),
+        ({"model": "roberta-base", "untied": True}, "--untied"),
+    ],
+)
+def test_impossible_settings_are_named(typed, named):
+    with pytest.raises(ConfigError, match=named):
+        settings(**typed)

@@ -1,5 +1,6 @@
 """From cells and records to comparisons and words."""
 
+import json
 import math
 from statistics import fmean
 
@@ -7,12 +8,13 @@ import numpy as np
 import pytest
 
 from dpft.reproduce import papers
-from dpft.reproduce.claims.claim import CellsCheck, Claim
+from dpft.reproduce.bench.documents import read_benches
+from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, Claim
 from dpft.reproduce.claims.evaluate import Evidence, evaluate
 from dpft.reproduce.claims.rule import Word
 from dpft.reproduce.claims.show import sentence
 from dpft.reproduce.tables.plan import merged, planned, words_at
-from dpft.reproduce.tables.record_index import Answers, make_index
+from dpft.reproduce.tables.record_index import Answers, Index, make_index
 from dpft.reproduce.tables.verdicts import Mark
 from tests.reproduce.claims.example import judged, row
 from tests.reproduce.tables.example import PAPERS, plan, run_of, table, write_record
@@ -121,36 +123,17 @@ def test_the_best_at_a_seed_is_chosen_by_the_others():
     assert one.test[0].mean == pytest.approx((60 + 45 + 45) / 3 - 50)
 
 
-# From records.
-
-EPSILONS = CellsCheck(
-    table="demo/1",
-    expected=ABOVE,
-    columns=("bleu",),
-    first={"method": ("full",), "epsilon": ("none",)},
-    second={"method": ("full",), "epsilon": (3,)},
-)
-LONG, SHORT = (), ("optim.epochs=1",)
-VARIANTS = CellsCheck(
-    table="demo/1",
-    expected=ABOVE,
-    columns=("bleu",),
-    first={"variant": ("long",)},
-    second={"variant": ("short",)},
-    where={"method": ("full",), "epsilon": (3,)},
-    variants={"long": LONG, "short": SHORT},
-)
+def on_demo(first, second, **more):
+    columns = ("bleu",)
+    check = CellsCheck("demo/1", ABOVE, first=first, second=second, columns=columns, **more)
+    return Claim("demo", "c01", "Privacy costs.", "Table 1", (check,))
 
 
 @pytest.fixture
 def evaluated(monkeypatch, tmp_path):
     monkeypatch.setattr(papers, "ROOT", PAPERS)
 
-    def by(check):
-        claim = Claim("demo", "c01", "Privacy costs.", "Table 1", (check,))
-        return evaluate(claim, Evidence(make_index([tmp_path]), []))
-
-    return by
+    return lambda claim: evaluate(claim, Evidence(make_index([tmp_path]), []))
 
 
 def record(folder, scale, epsilon, bleu):
@@ -159,31 +142,87 @@ def record(folder, scale, epsilon, bleu):
 
 
 def test_runs_at_the_papers_scale_come_first(evaluated, tmp_path):
-    nothing = evaluated(EPSILONS)
+    both = {"method": ("full",), "epsilon": ("none",)}, {"method": ("full",), "epsilon": (3,)}
+    nothing = evaluated(on_demo(*both))
     assert (nothing.by_us, nothing.by_print) == (Word.NOT_YET, Word.CONSISTENT)  # 69 and 60
     laptop = "dpft table demo/1 scale=laptop --seeds 0,1,2,3,4 --run"
     assert nothing.commands == [laptop]
     record(tmp_path, "laptop", 3, 0.30)
     record(tmp_path, "laptop", "none", 0.20)
-    trend = evaluated(EPSILONS)
+    trend = evaluated(on_demo(*both))
     text = "not consistent with tiny on e2e (42,061 records), 1 seed: 0 of 1 hold"
     assert sentence(trend.ours) == text
     assert trend.commands == [laptop]
     record(tmp_path, "paper", 3, 0.60)
     record(tmp_path, "paper", "none", 0.70)
-    whole = evaluated(EPSILONS)
+    whole = evaluated(on_demo(*both))
     assert sentence(whole.ours) == "consistent, 1 seed: 1 of 1 hold"
     assert whole.commands == [laptop.replace("laptop", "paper")]
 
 
 def test_variants_of_a_row(evaluated, tmp_path):
     one = table()
-    for words, bleu, seed in ((LONG, 0.60, 0), (LONG, 0.62, 1), (SHORT, 0.40, 0)):
+    long, short = (), ("optim.epochs=1",)
+    for words, bleu, seed in ((long, 0.60, 0), (long, 0.62, 1), (short, 0.40, 0)):
         asked = merged(words_at(one, one.columns[0], one.rows[0], "laptop"), words)
         run = planned(asked, "test")
         write_record(tmp_path / f"{len(words)}-{seed}", run, seed, {"BLEU": bleu})
-    found = evaluated(VARIANTS)
+    where = {"method": ("full",), "epsilon": (3,)}
+    both = {"variant": ("long",)}, {"variant": ("short",)}
+    claim = on_demo(*both, where=where, variants={"long": long, "short": short})
+    found = evaluated(claim)
     (compared,) = found.ours
     assert (compared.word, len(compared.runs)) == (Word.CONSISTENT, 3)
     assert len(found.commands) == 7  # of ten runs
     assert all(command.startswith("dpft train task=e2e") for command in found.commands)
+
+
+def spread(median, low=None, high=None):
+    return {"median": median, "min": low or median, "max": high or median}
+
+
+def times(rounds=7, name="time_ratio", **styles):
+    return [{"label": label, "rounds": rounds, name: ratio} for label, ratio in styles.items()]
+
+
+def compared(folder, summary, ratio, *, first="bk", quantity="time", tokens=0, device="cpu"):
+    """The only comparison of a file with this summary, and the commands."""
+    settings = {"model": "gpt2", "length": 100, "batch": 4, "device": device}
+    content = {"settings": settings, "labels": ["gpt2", "B=4"], "summary": summary}
+    (folder / "a.json").write_text(json.dumps(content))
+    check = BenchCheck(quantity, (first,), ("none",), ratio, ("gpt2",), "dpft bench", tokens)
+    claim = Claim("demo", "c01", "It is fast.", "Figure 1", (check,))
+    result = evaluate(claim, Evidence(Index(), read_benches([folder])[0]))
+    (one,) = result.ours
+    return one, result.commands
+
+
+@pytest.mark.parametrize(
+    ("high", "word"), [(1.2, Word.HOLDS), (1.05, Word.INCONCLUSIVE), (0.8, Word.FAILS)]
+)
+def test_the_rounds_decide(tmp_path, high, word):
+    summary = times(none=spread(1.0), bk=spread(1.01, 0.89, 1.11))
+    one, commands = compared(tmp_path, summary, (None, high))
+    assert (one.word, one.settings, commands) == (word, ("gpt2 on cpu",), [])
+
+
+def test_what_does_not_count_gives_no_number(tmp_path):
+    good, few = (times(n, none=spread(1.0), bk=spread(1.1)) for n in (3, 2))
+    cases = [
+        (good, {}, True),
+        (few, {}, False),  # fewer than three rounds
+        (good, {"tokens": 512}, False),
+    ]
+    for summary, asked, known in cases:
+        one, commands = compared(tmp_path, summary, (1.0, None), **asked)
+        assert (bool(one.text), commands) == (known, [] if known else ["dpft bench"])
+
+
+def test_memory_is_measured_on_a_gpu(tmp_path):
+    summary = times(name="memory_ratio", none=spread(1.0), bk=spread(1.08))
+    for device, word, commands in (
+        ("cpu", Word.NOT_YET, ["dpft bench --device cuda"]),
+        ("cuda", Word.FAILS, []),
+    ):
+        one, typed = compared(tmp_path, summary, (1.2, 1.4), quantity="memory", device=device)
+        assert (one.word, typed) == (word, commands)

@@ -11,17 +11,17 @@ from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
 from dpft.reproduce.bench.catalog import BenchSettings
 from dpft.reproduce.bench.documents import read_benches
-from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, load
-from dpft.reproduce.claims.evaluate import Evidence, _table_of, evaluate
+from dpft.reproduce.claims import computed
+from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, ComputedCheck, load
+from dpft.reproduce.claims.evaluate import Evidence, _table_of, compute, evaluate
 from dpft.reproduce.claims.rule import SEEDS_TO_CONFIRM, Word
 from dpft.reproduce.claims.show import sentence
 from dpft.reproduce.figures.catalog import ROOT
+from dpft.reproduce.figures.computed import Layer, peaks
 from dpft.reproduce.papers import names, show_label
 from dpft.reproduce.tables.record_index import Index, make_index
 
 CLAIMS = load()
-
-
 RESULTS = conf_dir().parent / "results"
 
 
@@ -93,12 +93,8 @@ def test_every_command_is_one_that_dpft_takes(results):
             BenchSettings.make(threads=1, **options)
         else:
             assert options["run"]
-            known = (
-                names()
-                if verb == "table"
-                else {f"{x.parent.name}/{x.stem}" for x in ROOT.glob("*/*.yaml")}
-            )
-            assert options["name"] in known, command
+            lists = {f"{file.parent.name}/{file.stem}" for file in ROOT.glob("*/*.yaml")}
+            assert options["name"] in (names() if verb == "table" else lists), command
 
 
 @pytest.mark.parametrize(
@@ -115,3 +111,19 @@ def test_what_the_printed_numbers_say(results, name, word, failing, count):
     printed = [one.word for one in results[name].printed]
     assert (results[name].by_print, len(printed)) == (word, count)
     assert printed.count(Word.NOT_CONSISTENT) == failing
+
+
+def test_every_function_is_used_and_one_claim_fails_in_part():
+    checks = [one for claim in CLAIMS for one in claim.checks if isinstance(one, ComputedCheck)]
+    assert {check.function for check in checks} == set(computed.FUNCTIONS)
+    results = [(check.function, one) for check in checks for one in compute(check)]
+    assert all(one.what and one.text and one.origin == "computed" for _, one in results)
+    fails = [function for function, one in results if one.word is not Word.HOLDS]
+    assert fails == ["embedding_memory"]
+
+
+def test_the_formula_leaves_out_the_ends_of_a_group():
+    layers = [Layer(T=1, d=d, p=p, block=0) for d, p in ((1, 10), (2, 20), (4, 40), (8, 80))]
+    groups = ((0, 3), (3, 4))
+    assert peaks(layers, groups) == [7 + 70, 15 + 80]
+    assert computed.peaks_as_printed(layers, groups) == [3 + 20, 7]

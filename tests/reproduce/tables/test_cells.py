@@ -3,22 +3,15 @@
 import pytest
 
 from dpft.config.flags import Flag, flag
-from dpft.reproduce.tables.cells import fill
+from dpft.reproduce import papers
+from dpft.reproduce.tables.cells import epsilons, fill
 from dpft.reproduce.tables.record_index import make_index
-from dpft.reproduce.tables.verdicts import (
-    CellVerdict,
-    Mark,
-    compare,
-)
-from tests.reproduce.tables.example import plan, run_of, write_record
-
-
-def filled(tmp_path, the_plan=None):
-    return fill(the_plan or plan(), make_index([tmp_path]))
+from dpft.reproduce.tables.verdicts import CellVerdict, Mark, compare
+from tests.reproduce.tables.example import plan, run_of, table, write_record
 
 
 def cell(tmp_path, method, epsilon=3, column="bleu", the_plan=None):
-    table = filled(tmp_path, the_plan)
+    table = fill(the_plan or plan(), make_index([tmp_path]))
     keys = [one.key for one in table.plan.columns]
     labels = {"method": method, "epsilon": epsilon}
     (row,) = [one for one in table.rows if one.row.labels == labels]
@@ -71,59 +64,58 @@ def scores(examples):
     return {"test": {"metrics": {"BLEU": 0.6}, "examples": examples, "signature": "x"}}
 
 
+def flagged(one):
+    return {"flags": [flag(one)]}
+
+
+def with_records(count):
+    return {"dataset": {"counts": {"train": count}}}
+
+
+VOID = {"privacy": {"voided_by": ["shuffled"]}}
+IN_A_FOLDER = {"settings": {"model.path": "/somewhere/gpt2"}, "model": {"base_model": "gpt2"}}
+
+
 @pytest.mark.parametrize(
-    ("extra", "sections", "mark"),
+    ("extra", "sections", "verdict", "mark"),
     [
-        (("task.limit_train=9",), {}, Mark.SUBSET),
-        ((), {"flags": [flag(Flag.LIMITED_EVAL, limit=9)]}, Mark.SUBSET),
-        (("optim.epochs=1",), {}, Mark.OTHER),
-        ((), {"dataset": {"counts": {"train": 2000}}}, Mark.SUBSET),
-        ((), {"flags": [flag(Flag.STAND_IN_MODEL)]}, Mark.MODEL),
-        ((), {"flags": [flag(Flag.SAMPLE_DATA)]}, Mark.GENERATED),
-        ((), {"flags": [flag(Flag.TRAINED_ON_UNKNOWN)]}, Mark.MODEL),
-        ((), {"scores": scores(600)}, Mark.SUBSET),
+        # What is not the paper's setting is never a match.
+        (["task.limit_train=9"], {}, CellVerdict.TREND, Mark.SUBSET),
+        ([], {"flags": [flag(Flag.LIMITED_EVAL, limit=9)]}, CellVerdict.TREND, Mark.SUBSET),
+        (["optim.epochs=1"], {}, CellVerdict.TREND, Mark.OTHER),
+        ([], with_records(2000), CellVerdict.TREND, Mark.SUBSET),
+        ([], flagged(Flag.STAND_IN_MODEL), CellVerdict.TREND, Mark.MODEL),
+        ([], flagged(Flag.SAMPLE_DATA), CellVerdict.TREND, Mark.GENERATED),
+        ([], flagged(Flag.TRAINED_ON_UNKNOWN), CellVerdict.TREND, Mark.MODEL),
+        ([], {"scores": scores(600)}, CellVerdict.TREND, Mark.SUBSET),
+        # The rate is not printed, and less than 2% of the records may lack.
+        (["optim.lr=5e-3", "task.data_dir=D", "device=cpu"], {}, CellVerdict.MATCHES, None),
+        (["sampling=shuffle"], VOID, CellVerdict.MATCHES, Mark.SHUFFLED),
+        ([], IN_A_FOLDER, CellVerdict.MATCHES, None),
+        ([], with_records(42061 - 400), CellVerdict.MATCHES, None),
     ],
 )
-def test_what_is_not_the_papers_setting_is_never_a_match(tmp_path, extra, sections, mark):
-    the_plan = plan(extra=extra)
+def test_a_number_in_the_papers_setting_may_match_and_no_other(
+    tmp_path, extra, sections, verdict, mark
+):
+    the_plan = plan(extra=tuple(extra))
     write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60}, **sections)
     one = cell(tmp_path, "full", the_plan=the_plan)
-    assert one.verdict is CellVerdict.TREND
-    assert mark in one.marks
+    assert one.verdict is verdict
+    if verdict is CellVerdict.MATCHES:
+        assert one.marks == (*([mark] if mark else []), Mark.FEWER)
+    else:
+        assert mark in one.marks
 
 
 def test_of_several_runs_with_one_seed_data_settings_and_paths_choose_and_no_score(tmp_path):
     one = run_of(plan(), "full")
-    part = {"dataset": {"counts": {"train": 2000}}}
-    write_record(tmp_path / "a", one, 0, {"BLEU": 0.4}, **part)
+    write_record(tmp_path / "a", one, 0, {"BLEU": 0.4}, **with_records(2000))
     write_record(tmp_path / "b", one, 0, {"BLEU": 0.8}, config_hash="elsewhere")
     write_record(tmp_path / "c", one, 0, {"BLEU": 0.6})
     write_record(tmp_path / "d", one, 0, {"BLEU": 0.9})
     bleu = cell(tmp_path, "full")
-
     assert (bleu.ours, bleu.verdict) == (pytest.approx(60.0), CellVerdict.MATCHES)
-
-
-IN_A_FOLDER = {"settings": {"model.path": "/somewhere/gpt2"}, "model": {"base_model": "gpt2"}}
-
-VOID = {"privacy": {"voided_by": ["shuffled"]}}
-
-
-@pytest.mark.parametrize(
-    ("extra", "sections", "marks"),
-    [
-        # The rate is not printed.
-        (("optim.lr=5e-3", "task.data_dir=D", "device=cpu"), {}, ()),
-        (("sampling=shuffle",), VOID, (Mark.SHUFFLED,)),
-        ((), IN_A_FOLDER, ()),
-        ((), {"dataset": {"counts": {"train": 42061 - 400}}}, ()),  # less than 2%
-    ],
-)
-def test_what_leaves_the_papers_setting_may_match(tmp_path, extra, sections, marks):
-    the_plan = plan(extra=extra)
-    write_record(tmp_path / "a", run_of(the_plan, "full"), 0, {"BLEU": 0.60}, **sections)
-    one = cell(tmp_path, "full", the_plan=the_plan)
-    assert (one.verdict, one.marks) == (CellVerdict.MATCHES, (*marks, Mark.FEWER))
 
 
 def test_at_laptop_scale_nothing_matches_and_a_stand_in_is_marked(tmp_path):
@@ -135,3 +127,29 @@ def test_at_laptop_scale_nothing_matches_and_a_stand_in_is_marked(tmp_path):
         write_record(tmp_path / "a", planned, 0, {"BLEU": 0.60}, model={"base_model": model})
         one = cell(tmp_path, "full", the_plan=the_plan)
         assert (one.verdict, one.marks) == (CellVerdict.TREND, (Mark.LAPTOP, Mark.SUBSET, *marks))
+
+
+def load(name):
+    return papers.load(*name.split("/", 1))
+
+
+def test_epsilons_follow_from_the_papers_settings():
+    rows = epsilons(table(), table().rows)
+    assert [len(row) for row in rows] == [2, 0, 0, 0, 0]
+    by_name = {cell.accountant: cell for cell in rows[0]}
+    # E2E, batches of 1024, ten epochs, epsilon 3: docs/reference/accounting.md, and Li et al.
+    # 2022, Table 7.
+    assert by_name["gdp_clt"].ours == pytest.approx(2.32, abs=0.02)
+    assert by_name["gdp_clt"].columns == ()  # one number for the row
+    assert not by_name["gdp_clt"].within
+    assert by_name["prv"].ours == pytest.approx(2.66, abs=0.02)
+    assert by_name["prv"].columns == ("BLEU",)  # printed for this column alone
+
+
+PRINTED = [name for name in papers.names() if any(row.epsilons for row in load(name).rows)]
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_table_whose_epsilons_do_not_come_out_says_why(name):
+    cells = [cell for row in epsilons(load(name), load(name).rows) for cell in row]
+    assert all(cell.within for cell in cells) is (load(name).unequal is None)

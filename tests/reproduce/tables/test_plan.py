@@ -6,11 +6,13 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.reproduce import papers
-from dpft.reproduce.papers import PaperError
+from dpft.reproduce.figures.catalog import figures
 from dpft.reproduce.tables.cells import missing
 from dpft.reproduce.tables.plan import SCALES, make_plan, planned
 from dpft.reproduce.tables.record_index import Index, make_index
 from dpft.runs.identity import config_hash
+from dpft.tasks import load_task
+from dpft.training.mechanisms import expected_batch_size, published_size
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 
 
@@ -62,30 +64,24 @@ def test_what_tells_cells_apart_is_not_free_though_it_is_not_printed(name, word,
 
 def test_every_shipped_row_composes_at_both_scales():
     """Batches fit into the data, too; the noise is not calibrated, which takes long."""
-    from dpft.tasks import load_task
-    from dpft.training.mechanisms import expected_batch_size, published_size
-
-    wrong = []
-    tasks = {}
-    for name in papers.names():
-        shipped = papers.load(*name.split("/"))
+    wrong, tasks = [], {}
+    shipped = {name: papers.load(*name.split("/")) for name in papers.names()}
+    lists = [one for figure in figures().values() for one in figure.tables if one.is_list]
+    shipped |= {f"list {one.name}": one.load() for one in lists}
+    for name, one_table in shipped.items():
         for scale in SCALES:
-            if scale == "laptop" and shipped.laptop is None:
+            if scale == "laptop" and one_table.laptop is None:
                 continue
-            try:
-                runs = {run.words: run for run in make_plan(shipped, scale).runs.values()}
-            except PaperError as error:
-                wrong.append(str(error))
-                continue
-            for one in runs.values():
+            runs = make_plan(one_table, scale).runs.values()
+            for one in {run.words: run for run in runs}.values():
                 size = published_size(one.run)
                 batch = expected_batch_size(one.run.optim, size)
                 if not 1 <= batch <= size:
                     wrong.append(f"{name}, {scale}: batches of {batch} of {size}: {one.words}")
                 tasks[str(one.run.task)] = one.run.task
+    assert not wrong, "\n".join(wrong)
     for task in tasks.values():
         load_task(task)
-    assert not wrong, "\n".join(wrong)
 
 
 def test_what_is_recorded_is_not_missing(tmp_path):

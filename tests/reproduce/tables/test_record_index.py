@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
-from dpft.reproduce.tables.record_index import make_index
+from dpft.reproduce.tables.record_index import make_index, match_key
 from dpft.runs.finished import marked
 from dpft.runs.record import read_record, write_table
 from dpft.tasks.metrics.shown import packed
@@ -15,10 +16,7 @@ from tests.runs.example import example_guarantee
 
 A_CHOICE = {"metric": "BLEU", "best": "highest", "candidates": 2, "mean": 2.0, "shape": 1.0}
 A_CHOICE["mechanisms"] = []
-
-
-def columns():
-    return {column.key: column for column in table().columns}
+COLUMNS = {column.key: column for column in table().columns}
 
 
 def test_records_that_a_hand_changed_are_named_and_left_out(tmp_path):
@@ -45,7 +43,6 @@ def test_secret_trials_and_runs_of_another_guarantee_stand_in_no_table(tmp_path)
     write_record(selection / "private/trials/a", one, seed=1)
     write_record(selection / "chosen", one, seed=1, selection=A_CHOICE)
     (selection / "selection.json").write_text("{}")
-
     index = make_index([tmp_path / "runs"])
     assert [found.path.name for found in index.of(one.key)] == ["plain"]
     names = [Path(line.partition(":")[0]).name for line in index.damaged]
@@ -54,29 +51,22 @@ def test_secret_trials_and_runs_of_another_guarantee_stand_in_no_table(tmp_path)
         make_index([selection / "private/trials"])
 
 
-def test_scores_need_split_and_metric(tmp_path):
-    one = run_of(plan(), "full")
-    write_record(tmp_path / "x", one, metrics={"bleu": 0.25, "ROUGE_L": None})
-    (found,) = make_index([tmp_path]).of(one.key)
-    by_key = columns()
-    assert found.score(by_key["bleu"]) == pytest.approx(25)  # the second of two names
-    assert found.score(by_key["rouge_l"]) is None
-    assert found.score(by_key["dev_bleu"]) is None
+def test_scores_need_split_and_metric_and_only_a_share_has_an_error(tmp_path):
+    metrics = {"bleu": 0.25, "ROUGE_L": None, "accuracy": 0.5}
+    write_record(tmp_path / "x", run_of(plan(), "full"), metrics=metrics)
+    (found,) = make_index([tmp_path]).of(run_of(plan(), "full").key)
+    assert found.score(COLUMNS["bleu"]) == pytest.approx(25)  # the second of two names
+    assert found.score(COLUMNS["rouge_l"]) is None
+    assert found.score(COLUMNS["dev_bleu"]) is None
     assert found.has_scores("test")
     assert not found.has_scores("dev")
-
-
-def test_few_scored_records_leave_an_error_to_a_share_and_to_nothing_else(tmp_path):
-    write_record(tmp_path / "x", run_of(plan(), "full"), metrics={"accuracy": 0.5, "BLEU": 0.5})
-    (found,) = make_index([tmp_path]).of(run_of(plan(), "full").key)
-    bleu = columns()["bleu"]
-    accuracy = replace(bleu, metrics=("accuracy",))
+    accuracy = replace(COLUMNS["bleu"], metrics=("accuracy",))
     assert found.sampling_error(accuracy) == pytest.approx(100 * 0.5 / 634**0.5)
-    assert found.sampling_error(bleu) == 0
+    assert found.sampling_error(COLUMNS["bleu"]) == 0
 
 
 def test_right_answers_are_read_where_they_agree_with_the_accuracy(tmp_path):
-    column = replace(columns()["bleu"], metrics=("accuracy",))
+    column = replace(COLUMNS["bleu"], metrics=("accuracy",))
     section = {"metrics": {"accuracy": 0.75}, "examples": 4, "signature": "x", "references": "d"}
     wrong = ((True, True, False, False), 9 * (True,))
     cases = {"good": packed((True, True, True, False)), "none": None, "torn": "?"}
@@ -104,3 +94,33 @@ def test_runs_of_a_folders_table_count_like_those_in_files(tmp_path):
     assert names == ["b/file", "a/first", "c/last"]
     (said,) = index.damaged
     assert said.startswith(f"{tmp_path / 'c/old'}: ")
+
+
+ELSEWHERE = (
+    *("task.data_dir=D", "task.source=files", "optim.microbatch_tokens=8"),
+    *("privacy.noise_seed=5", "decode.split=dev", "decode.batch_size=8", "model.path=copies/gpt2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (ELSEWHERE, True),
+        (["clip=bk"], True),  # the same clipped sums
+        (["clip=materialised"], True),
+        (["clip=per_layer"], False),
+        (["clip=flat_adaptive"], False),
+        (["clip=none"], False),
+        (["clip.threshold=0.5"], False),
+        (["optim.lr=0.1"], False),
+        (["task.limit_train=10"], False),
+        (["task.source=sample"], False),
+        (["decode.beams=2"], False),
+        (["eps=99"], False),
+    ],
+)
+def test_what_changes_a_score_is_another_experiment(words, same):
+    usual = ["task=e2e", "model=gpt2", "clip=ghost", "eps=3"]
+    one, other = compose(usual), compose([*usual, *words])
+    del other["optim"]["sampling_rate"]  # not in a record, since it is the default
+    assert (match_key(one) == match_key(other)) is same

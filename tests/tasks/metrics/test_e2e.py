@@ -1,4 +1,4 @@
-"""Equality with the official E2E scorer.
+"""Equality with the official E2E scorer, and a Java that misbehaves.
 
 The expected numbers come from the official scorer, release code unchanged but for the number of
 digits that its Perl part prints: predictions and references written to files, one run per case.
@@ -6,30 +6,28 @@ digits that its Perl part prints: predictions and references written to files, o
 
 import csv
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
-from dpft.tasks.metrics import coco, e2e
+from dpft.tasks.metrics import coco, e2e, java
 from dpft.tasks.metrics.e2e import mteval_tokenize, nist
-
-from .restaurants import PREDICTIONS, REFERENCES
+from dpft.tasks.metrics.java import JavaError
+from tests.tasks.metrics.restaurants import PREDICTIONS, REFERENCES
 
 TOLERANCE = 1e-6  # the official scorer prints four decimals
-
 
 OFFICIAL = {"BLEU": 0.3722084444, "NIST": 4.7754113078, "METEOR": 0.3732745801}
 OFFICIAL |= {"ROUGE_L": 0.4912235041, "CIDEr": 2.4792932854}
 
 
 @pytest.mark.slow
-def test_hand_written_corpus_scores_as_officially() -> None:
+def test_hand_written_corpus_scores_as_officially():
     scores = e2e.score(PREDICTIONS, REFERENCES)
     assert list(scores) == list(OFFICIAL)
     assert scores == pytest.approx(OFFICIAL, abs=TOLERANCE)
 
 
-def test_bleu_and_nist_of_the_corpus_are_the_official_ones() -> None:
+def test_bleu_and_nist_of_the_corpus_are_the_official_ones():
     predictions = [mteval_tokenize(text) for text in PREDICTIONS]
     references = [[mteval_tokenize(text) for text in texts] for texts in REFERENCES]
     assert e2e.bleu(predictions, references) == pytest.approx(OFFICIAL["BLEU"], abs=TOLERANCE)
@@ -37,7 +35,7 @@ def test_bleu_and_nist_of_the_corpus_are_the_official_ones() -> None:
 
 
 @pytest.fixture(scope="module")
-def references(data_root: Path) -> list[list[str]]:
+def references(data_root):
     """The E2E test set: 630 items, references of consecutive equal meaning representations."""
     with (data_root / "e2e" / "testset_w_refs.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -46,9 +44,7 @@ def references(data_root: Path) -> list[list[str]]:
     return grouped
 
 
-def test_first_reference_against_the_others_scores_as_officially(
-    references: list[list[str]],
-) -> None:
+def test_first_reference_against_the_others_scores_as_officially(references):
     # Without METEOR, whose start alone takes longer than the rest.
     items = [item for item in references if len(item) > 1]
     predictions, others = [item[0] for item in items], [item[1:] for item in items]
@@ -64,7 +60,7 @@ def test_first_reference_against_the_others_scores_as_officially(
     assert coco.cider(captions, grouped) == pytest.approx(1.8572240685, abs=TOLERANCE)
 
 
-def words(*texts: str) -> list[list[str]]:
+def words(*texts):
     return [text.split() for text in texts]
 
 
@@ -82,20 +78,15 @@ def words(*texts: str) -> list[list[str]]:
         ),
     ],
 )
-def test_bleu_of_very_short_texts_is_the_official_one(
-    hypotheses: list[list[str]], references: list[list[list[str]]], official: float
-) -> None:
+def test_bleu_of_very_short_texts_is_the_official_one(hypotheses, references, official):
     assert e2e.bleu(hypotheses, references) == pytest.approx(official, abs=TOLERANCE)
 
 
-def test_an_empty_reference_counts_only_when_it_is_the_first() -> None:
+def test_an_empty_reference_counts_only_when_it_is_the_first():
     hypotheses = words("a b c d")
     alone = e2e.bleu(hypotheses, [words("a b c d e f g h i")])
     assert e2e.bleu(hypotheses, [words("a b c d e f g h i", "")]) == alone
     assert e2e.bleu(hypotheses, [words("", "a b c d e f g h i")]) > alone
-
-
-# Tokens and NIST of the `mteval` script. Expected scores are worked out by hand.
 
 
 @pytest.mark.parametrize(
@@ -114,9 +105,45 @@ def test_an_empty_reference_counts_only_when_it_is_the_first() -> None:
         (" \t ", []),
     ],
 )
-def test_tokens_are_those_of_mteval(text: str, tokens: list[str]) -> None:
+def test_tokens_are_those_of_mteval(text, tokens):
     assert mteval_tokenize(text) == tokens
 
 
-def test_empty_hypotheses_score_zero() -> None:
+def test_empty_hypotheses_score_zero():
     assert nist([[], []], [[["a"]], [["b"]]]) == e2e.bleu([[], []], [[["a"]], [["b"]]]) == 0.0
+
+
+PTB = {
+    "": "",
+    "Café\nÉtoile\u2028bar": "café étoile bar",
+    "It's CHEAP: £20-25 (approx.), isn't it?": "it 's cheap # 20-25 -lrb- approx -rrb- is n't it",
+    "?!": "?!",
+    "a ||| b": "a | | | b",
+    'He said "hi" & left -- U.S.': "he said hi & left u.s.",
+    "CAFÉ TITANIC": "café titanic",
+}
+
+
+@pytest.mark.slow
+def test_ptb_tokens_are_lowercase_without_the_listed_punctuation_in_any_locale(monkeypatch):
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("LANG", "tr_TR")
+    assert dict(zip(PTB, coco.ptb_tokenize([*PTB]), strict=True)) == PTB
+
+
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [
+        ("echo out of luck >&2; exit 3", r"(?s)status 3.*out of luck"),
+        ("exec sleep 60", "within 0 s"),
+    ],
+)
+def test_a_program_that_fails_or_hangs_is_ended_and_quoted(
+    tmp_path, monkeypatch, commands, message
+):
+    file = tmp_path / "java"
+    file.write_text(f"#!/bin/sh\n{commands}\n")
+    file.chmod(0o700)
+    monkeypatch.setattr(java, "find_java", lambda: file)
+    with pytest.raises(JavaError, match=message):
+        java.run(["-jar", "x.jar"], ["text"], timeout_s=0.2)

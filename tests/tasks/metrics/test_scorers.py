@@ -1,10 +1,10 @@
-"""Accuracy, F1, perplexity, BLEU and ROUGE on cases worked out by hand."""
+"""Scores on cases worked out by hand, and those of DART on a corpus of which they are known."""
 
 import math
 
 import pytest
 
-from dpft.tasks.metrics import e2e, gem
+from dpft.tasks.metrics import coco, e2e, gem
 from dpft.tasks.metrics.scorers import (
     accuracy,
     bleu,
@@ -14,6 +14,7 @@ from dpft.tasks.metrics.scorers import (
     rouge,
     token_perplexity,
 )
+from tests.tasks.metrics.restaurants import PREDICTIONS, REFERENCES
 
 LN2 = math.log(2)
 
@@ -57,9 +58,8 @@ def test_bleu_by_hand():
     texts = ["a b c d", "w x y z"], [["no", "a b c d"], ["w x y z"]]
     assert bleu(*texts) == pytest.approx(100)
     assert bleu(["A B C D"], [["a b c d"]]) < 1
-    assert bleu(["CAFÉ on the RIVER"], [["café on the river"]], lowercase=True) == pytest.approx(
-        100
-    )
+    texts = ["CAFÉ on the RIVER"], [["café on the river"]]
+    assert bleu(*texts, lowercase=True) == pytest.approx(100)
 
 
 def test_rouge_by_hand():
@@ -84,3 +84,35 @@ def test_parlais_f1_by_hand():
         assert parlai_f1([prediction], [[label]]) == pytest.approx(expected, abs=1e-12), label
     # The best label counts, and examples are averaged.
     assert parlai_f1(["hi", "red fish"], [["bye"], ["cow", "red fish swims"]]) == pytest.approx(0.4)
+
+
+def test_cocos_rouge_and_cider_by_hand():
+    # Against "a b c d e f": P = 1, R = 1/2. Against "a x": P = 1/3, R = 1/2. Against "c": P = 1/3,
+    # R = 1. So P = 1 and R = 1, and F = 1, though no reference equals the prediction.
+    assert coco.rouge_l(["a b c"], [["a b c d e f", "a x", "c"]]) == pytest.approx(1.0)
+    # Two words each: the unigrams and the bigram match fully, there are no longer n-grams.
+    assert coco.cider(["a b", "c d"], [["a b"], ["c d"]]) == pytest.approx(10 * 2 / 4)
+
+
+# Printed by gem-metrics (commit 8162210, October 2022) for the corpus of `restaurants`.
+GEM = {"BLEU": 37.4975, "METEOR": 0.3567471847}
+GEM |= {"ROUGE_1": 54.915, "ROUGE_2": 33.828, "ROUGE_L": 41.894}
+
+
+@pytest.mark.slow
+def test_the_corpus_scores_as_gem_metrics_does():
+    scores = gem.score(PREDICTIONS, REFERENCES)
+    assert scores == pytest.approx(GEM, abs=1e-3)
+    assert scores["METEOR"] == pytest.approx(GEM["METEOR"], abs=1e-9)
+
+
+def test_rouge_and_bleu_without_java_are_those_of_gem_metrics():
+    scores = gem.rouge(PREDICTIONS, REFERENCES)
+    scores |= {"BLEU": bleu(PREDICTIONS, REFERENCES, lowercase=True)}
+    assert scores == pytest.approx({name: GEM[name] for name in scores}, abs=1e-3)
+
+
+@pytest.mark.parametrize("scores", [[1.0, 0.5], [0.2, 0.9, 0.4], [0.5, 0.5, 0.1, 0.0], [0.0, 0.0]])
+def test_the_jackknife_leaves_each_reference_out(scores):
+    sets = [[s for j, s in enumerate(scores) if j != i] for i in range(len(scores))]
+    assert gem.jackknife(scores) == pytest.approx(sum(map(max, sets)) / len(sets))

@@ -1,4 +1,4 @@
-"""Presentation of scores, and the numbers that they are compared with."""
+"""Presentation of scores, the numbers that they are compared with, and which there will be."""
 
 import math
 
@@ -6,6 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpft.config.compose import compose
+from dpft.config.errors import ConfigError
+from dpft.config.schema import parse
+from dpft.reproduce.papers import load, names
+from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import (
     MOST_CLASSES,
     cautions,
@@ -18,6 +23,7 @@ from dpft.tasks.metrics.shown import (
     shown,
     unpacked,
 )
+from dpft.tasks.scores import check_metric, lower_is_better
 
 E2E = "bleu:nrefs:var|case:ascii-lc+nist:order:5|case:ascii-lc|tok:13a+coco:pycocoevalcap:1.2"
 GEM = "bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -76,3 +82,33 @@ def test_the_error_is_that_of_paired_answers():
     expected = math.sqrt(differing - 100 * ahead**2 + 1) / 100
     assert paired_error(first, second) == pytest.approx(expected)
     assert paired_error(first, first) == pytest.approx(0.01)
+
+
+@pytest.fixture(autouse=True)
+def _no_meteor(monkeypatch):
+    """Its start takes seconds, and the scores' names are asked for here, not their values."""
+    monkeypatch.setattr("dpft.tasks.metrics.coco.meteor", lambda *_: 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("mnli", "accuracy_mismatched"),
+        ("personachat", "token_perplexity"),
+        ("samsum", "ROUGE_L"),
+    ],
+)
+def test_every_score_of_a_task_is_known_beforehand(name, metric):
+    run = parse(compose([f"task={name}", "task.source=sample"]))
+    task = load_task(run.task)
+    check_metric(metric, task, run.decode.split)
+    with pytest.raises(ConfigError, match=f"did you mean '{metric}'"):
+        check_metric(f"{metric}_", task, run.decode.split)
+
+
+def test_papers_columns_have_the_direction_of_their_metric():
+    assert lower_is_better("accuracy", ("accuracy",)), "as a task of the user's says"
+    for name in names():
+        for column in load(*name.split("/")).columns:
+            for metric in column.metrics:
+                assert column.higher_is_better is not lower_is_better(metric), (name, metric)

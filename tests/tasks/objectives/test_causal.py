@@ -15,8 +15,7 @@ from dpft.tasks.objectives.records import TextRecord
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.personachat import PersonaChat
 from dpft.tasks.samsum import SAMSum
-from tests.tasks.objectives.letters import letters_with, prompt_of, spelled
-from tests.tasks.objectives.own_losses import check_losses_are_their_own
+from tests.tasks.objectives.support import Letters, check_losses_are_their_own, prompt_of, spelled
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def records():
 
 def letters(max_length, **options):
     """An objective whose tokens are letters, and whose end token is ``|``."""
-    return Causal(letters_with("|"), max_length, **options)
+    return Causal(Letters("|"), max_length, **options)
 
 
 def cut(source, target, max_length, **options):
@@ -109,7 +108,7 @@ def test_the_loss_of_a_record_depends_on_no_other_record(tiny, task):
     ("text", "target"), [("ab", "ab|"), ("abcd", "abcd|"), ("abcde", "abcde"), ("abcdefg", "abcde")]
 )
 def test_a_whole_text_follows_the_end_token_and_is_cut(text, target):
-    example = LanguageModel(letters_with("|"), 6).encode(TextRecord((), text))
+    example = LanguageModel(Letters("|"), 6).encode(TextRecord((), text))
     assert (spelled(example.prompt), spelled(example.target)) == ("|", target)
 
 

@@ -13,7 +13,7 @@ from dpft.models.needs import Needs
 from dpft.privacy.precision import as_on_gpu
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.decode import _Memory, decode
-from tests.tasks.objectives.letters import prompt_of
+from tests.tasks.objectives.support import prompt_of
 
 CAUSAL = Needs("causal")
 
@@ -69,16 +69,14 @@ def test_a_text_says_whether_it_came_to_its_end(tiny, prompts, beams):
     assert done.finished == (width < 140)
 
 
-@pytest.mark.parametrize("method", ["full", "lora", "prefix"])
-def test_what_a_model_says_about_decoding_does_not_steer_it(prompts, method):
+ADAPTED = [Adapt("full"), Adapt("lora", rank=2, alpha=4), Adapt("prefix", length=4)]
+
+
+@pytest.mark.parametrize("how", ADAPTED)
+def test_what_a_model_says_about_decoding_does_not_steer_it(prompts, how):
     """A chat model's file may ask for a temperature, or for no word pair twice."""
-    how = {
-        "full": Adapt("full"),
-        "lora": Adapt("lora", rank=2, alpha=4),
-        "prefix": Adapt("prefix", length=4),
-    }[method]
     tiny = adapt(load_model(Model("tiny", "bundled:tiny"), CAUSAL, seed=0), how, CAUSAL, 0)
-    core = tiny.model if method == "full" else tiny.model.get_base_model()
+    core = tiny.model if how.name == "full" else tiny.model.get_base_model()
     greedy = Decode(beams=1, max_new_tokens=12)
     sampled = Decode(beams=1, sample=True, top_p=0.9, max_new_tokens=12)
     expected = [decode(tiny.model, tiny.tokenizer, prompts, s, 0) for s in (greedy, sampled)]
@@ -112,13 +110,13 @@ def test_a_batch_has_as_many_prompts_as_fit_on_a_gpu(tiny, prompts, monkeypatch)
     """By a pretended GPU, on which a prompt takes 10 bytes and 67 are free."""
     many = [(*prompts[0], token) for token in range(5, 22)]
     usual = decode(tiny.model, tiny.tokenizer, many, Decode(beams=1, max_new_tokens=4), 0)
-    rows = []
-    generate = tiny.model.generate
-    monkeypatch.setattr(
-        tiny.model,
-        "generate",
-        lambda **how: (rows.append(len(how["input_ids"])), generate(**how))[1],
-    )
+    rows, generate = [], tiny.model.generate
+
+    def counted(**how):
+        rows.append(len(how["input_ids"]))
+        return generate(**how)
+
+    monkeypatch.setattr(tiny.model, "generate", counted)
     monkeypatch.setattr(Decode, "rows", 2)
     monkeypatch.setattr(_Memory, "limited", True)
     cuda = {

@@ -10,7 +10,6 @@ from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
 from dpft.tasks.objectives.records import TextRecord
 
-FAMILIES = ("t5", "bart")
 RECORDS = [
     TextRecord(("name : a b c", "one two three four"), "ok then"),
     TextRecord(("hello",), "good"),
@@ -18,7 +17,7 @@ RECORDS = [
 ]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=["t5", "bart"])
 def loaded(request):
     found = load_model(Model("x", f"random:{request.param}"), Needs("causal", source=True), seed=0)
     found.model.eval()

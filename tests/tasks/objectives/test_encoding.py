@@ -3,25 +3,15 @@
 import pyarrow as pa
 import pytest
 
-from dpft.config.schema import Model
-from dpft.models.load import load_model
-from dpft.models.needs import Needs
 from dpft.tasks.objectives import encoding
 from dpft.tasks.objectives.base import cut_in_encoding
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.classifier import ClassExample, Classifier
-from dpft.tasks.objectives.encoding import (
-    Packed,
-    encoded,
-    lengths,
-    pack,
-    schema_of,
-    values,
-)
+from dpft.tasks.objectives.encoding import Packed, encoded, lengths, pack, schema_of, values
 from dpft.tasks.objectives.image import ImageExample
 from dpft.tasks.objectives.records import LabelledText, TextRecord
 from dpft.tasks.objectives.tokens import token_ids
-from tests.tasks.objectives.encoders import byte_level, wordpiece
+from tests.tasks.objectives.support import standin, wordpiece
 
 TEXTS = [
     "", " ", "a", "The kettle leaks no more.", "<|endoftext|> [SEP] [MASK] </s>", "zoë \U0001f600",
@@ -29,23 +19,13 @@ TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def tiny():
-    return load_model(Model("tiny", "bundled:tiny"), Needs("causal"), seed=0).tokenizer
+def byte_level():
+    return standin("roberta", "masked")[1]
 
 
-@pytest.fixture(scope="module")
-def causal(tiny):
-    return Causal(tiny, 32, before="Say: ", after=" Now:", cut="source")
-
-
-def records(count):
-    return [TextRecord((TEXTS[n % 12], f"{n}"), f"{TEXTS[-n % 11]} {n}") for n in range(count)]
-
-
-@pytest.mark.parametrize("make", [lambda tiny: tiny, lambda _: wordpiece(), lambda _: byte_level()])
+@pytest.mark.parametrize("make", [None, wordpiece, byte_level])
 def test_tokens_are_those_of_the_tokenizer_itself(make, tiny):
-    tokenizer = make(tiny)
+    tokenizer = make() if make else tiny.tokenizer
     # What was asked of it before plays no part.
     tokenizer("word " * 9, truncation=True, max_length=3, padding="max_length")
     expected = [tokenizer.encode(x, add_special_tokens=False, verbose=False) for x in TEXTS]
@@ -53,42 +33,39 @@ def test_tokens_are_those_of_the_tokenizer_itself(make, tiny):
     assert token_ids(tokenizer, TEXTS) == [ids if x else [] for x, ids in zip(TEXTS, expected)]  # noqa: B905
 
 
-@pytest.mark.parametrize("tokenizer", [wordpiece(), byte_level()])
-def test_classified_texts_are_encoded_alike_together_and_alone(tokenizer):
+@pytest.mark.parametrize("make", [wordpiece, byte_level])
+def test_classified_texts_are_encoded_equally_together_and_alone(make):
     for texts in ([(x,) for x in TEXTS], [(x, y) for x in TEXTS[:7] for y in TEXTS[:7]]):
         some = [LabelledText(pair, n % 2) for n, pair in enumerate(texts)]
         for length in (8, 2000):
-            objective = Classifier(tokenizer, length, ("a", "b"))
+            objective = Classifier(make(), length, ("a", "b"))
             together = objective.encode_all(some)
             assert together == [objective.encode(record) for record in some]
-            assert [e.cut_source for e in together] == [
-                objective.encode(r).cut_source for r in some
-            ]
+            cut = [objective.encode(record).cut_source for record in some]
+            assert [example.cut_source for example in together] == cut
 
 
-def test_all_records_are_encoded_in_order(causal, monkeypatch):
+def test_all_records_are_encoded_in_order(tiny, monkeypatch):
     monkeypatch.setattr(encoding, "PIECE", 7)
-    counted = []
-    found = encoded(causal, records(30), counted.append)
+    causal = Causal(tiny.tokenizer, 32, before="Say: ", after=" Now:", cut="source")
+    texts = [((TEXTS[n % 12], f"{n}"), f"{TEXTS[-n % 11]} {n}") for n in range(30)]
+    records, counted = [TextRecord(*text) for text in texts], []
+    found = encoded(causal, records, counted.append)
     assert isinstance(found, Packed)
-    assert found == [causal.encode(record) for record in records(30)]
+    assert found == [causal.encode(record) for record in records]
     assert counted == [7, 7, 7, 7, 2]
 
 
-EXAMPLES = {
-    "causal": [
-        CausalExample(tuple(range(n)), (n, 65_000), cut_source=n % 2, cut_target=n)
-        for n in range(1, 9)
+@pytest.mark.parametrize(
+    "example",
+    [
+        lambda n: CausalExample(tuple(range(n)), (n, 65_000), cut_source=n % 2, cut_target=n),
+        lambda n: ClassExample(tuple(range(n)), None if n == 5 else (1,) * n, n % 3, n % 2),
+        lambda n: ClassExample(tuple(range(n)), None, n % 3, 1, n // 2),  # infilling
     ],
-    "typed": [
-        ClassExample(tuple(range(n)), None if n == 5 else (1,) * n, n % 3, n % 2) for n in range(8)
-    ],
-    "infill": [ClassExample(tuple(range(n)), None, n % 3, 1, n // 2) for n in range(1, 9)],
-}
-
-
-@pytest.mark.parametrize("examples", EXAMPLES.values(), ids=EXAMPLES)
-def test_packed_examples_are_the_same(examples):
+)
+def test_packed_examples_are_the_same(example):
+    examples = [*map(example, range(1, 9))]
     kind = type(examples[0])
     schema = schema_of(kind)
     batches = [pack(examples[start : start + 3], schema) for start in (0, 3, 6)]

@@ -1,4 +1,4 @@
-"""In half precision a record moves a step's sum by its threshold, whatever else is in the step.
+"""Half precision: what is rounded, and that a record moves a step's sum by its threshold alone.
 
 The sums of two batches that differ in one record are compared, where the batches are made so that
 rounding shows: many equal records, and one that is longer than all others.
@@ -6,17 +6,23 @@ rounding shows: many equal records, and one that is longer than all others.
 
 import pytest
 import torch
+from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from dpft.config.errors import ModelError
 from dpft.privacy import make_clipper
 from dpft.privacy.shapes import FixedShapes
+from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal, CausalExample
 from dpft.tasks.objectives.classifier import ClassExample, Classifier
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users, finite_losses
+from dpft.training import setup as preparation
+from dpft.training.run import run_experiment
+from tests.small_runs import ready, settings
 
+E2E = ("task=e2e", "model=tiny", "task.limit_train=48", "optim.batch_size=16", "clip=bk")
 C = 0.1
 EQUAL = 32
 BUDGET = 1 << 14
@@ -30,9 +36,8 @@ class Tokenizer:
 def gpt2():
     torch.manual_seed(0)
     sizes = {"vocab_size": 200, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4}
-    config = GPT2Config(**sizes, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
-    config.bos_token_id = config.eos_token_id = 0
-    return GPT2LMHeadModel(config).train()
+    none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "bos_token_id"), 0)
+    return GPT2LMHeadModel(GPT2Config(**sizes, **none, eos_token_id=0)).train()
 
 
 def bert():
@@ -43,13 +48,9 @@ def bert():
     return BertForSequenceClassification(config).train()
 
 
-def tokens(count, seed):
-    drawn = torch.randint(1, 200, (count,), generator=torch.Generator().manual_seed(seed))
-    return tuple(drawn.tolist())
-
-
 def example(kind, length, seed=0):
-    ids = tokens(length, seed)
+    drawn = torch.randint(1, 200, (length,), generator=torch.Generator().manual_seed(seed))
+    ids = tuple(drawn.tolist())
     if kind == "gpt2":
         return CausalExample(ids[:5], ids[5:])
     return ClassExample(ids, None, seed % 2)
@@ -123,3 +124,71 @@ def test_rounding_that_depends_on_other_records_is_refused():
     loose = Records(Loose(objective), examples, FixedShapes(48))
     with pytest.raises(ModelError, match="depends on what else is in its batch"):
         check_independence(loose, model, clipper, BUDGET)
+
+
+class Squares:
+    """Losses of a linear layer; remembers in which type it multiplied."""
+
+    def losses(self, model, batch):
+        out = model(batch.tensors["x"])
+        self.dtype = out.dtype
+        return out.square().sum(1)
+
+
+def test_products_are_rounded_and_nothing_else():
+    torch.manual_seed(0)
+    model, batch = nn.Linear(64, 3), Batch({"x": torch.randn(5, 64)})
+    inner = Squares()
+    losses = Mixed(inner).losses(model, batch)
+    assert inner.dtype == torch.bfloat16
+    assert losses.dtype == torch.float32
+    assert not torch.equal(losses, inner.losses(model, batch))
+    torch.testing.assert_close(losses, inner.losses(model, batch), rtol=0.05, atol=0.05)
+    assert model.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("precision", "backward"), [("bfloat16", False), ("float32", True)])
+def test_attention_that_makes_no_numbers_of_padding_is_refused(
+    tmp_path, monkeypatch, precision, backward
+):
+    """Kernels of some GPUs do so: every padded record would be left out, alone and among others."""
+    genuine = nn.functional.scaled_dot_product_attention
+
+    def broken(query, key, value, attn_mask=None, **more):
+        out = genuine(query, key, value, attn_mask=attn_mask, **more)
+        if attn_mask is None:
+            return out
+        seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask > -1e30
+        unseen = ~seen.any(-1, keepdim=True)
+        if not backward:
+            return out.masked_fill(unseen, float("nan"))
+        if query.requires_grad:
+            query.register_hook(lambda g: g.masked_fill(unseen, float("nan")))
+        return out
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", broken)
+    what = "gradient" if backward else "loss"
+    with pytest.raises(ModelError, match=f"no finite {what}.*attention makes none of padding"):
+        run_experiment(settings(tmp_path, *E2E, f"precision={precision}"))
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_private_run_in_half_precision_trains_and_checks_in_fixed_shapes(tmp_path, monkeypatch):
+    checked = []
+    monkeypatch.setattr(
+        preparation, "check_independence", lambda *arguments: checked.append(arguments)
+    )
+    run = settings(tmp_path, *E2E, "precision=bfloat16", "optim.microbatch_tokens=1024")
+    with ready(run) as (found, *_):
+        ((units, model, clipper, budget, _),) = checked
+        assert units is found.units
+        assert units.shapes == FixedShapes(16)
+        assert (model, clipper) == (found.parts.loaded.model, found.parts.clipper)
+        assert budget == 1024
+        assert found.header["compute"]["shapes"] == "fixed"
+        for piece in units.microbatches(range(48), budget):
+            batch = units.batch(piece, 0)
+            rows, width = batch.batch.tensors["input_ids"].shape
+            assert rows == len(piece) == 2
+            assert width + 1 in (16, 24, 32, 48, 64, 96, 100)
+            assert units.losses(model, batch).isfinite().all()

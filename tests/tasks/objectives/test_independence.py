@@ -7,10 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from dpft.config.errors import ModelError
 from dpft.privacy import make_clipper
@@ -24,6 +21,14 @@ from dpft.tasks.units import Records, Users
 EXAMPLES = [CausalExample(tuple(range(3, 3 + n)), (5, 6, 7)) for n in (2, 5, 40)]
 
 
+def refused(message, data, model, *more, error=ModelError):
+    with pytest.raises(error, match=message):
+        check_independence(data, model, *more)
+
+
+COUPLED = "depends on what else is in its batch"
+
+
 class Plain:
     """Losses of a causal model, without a tokenizer."""
 
@@ -34,21 +39,16 @@ class Plain:
         return token_nll(model, batch).mean(1)
 
 
-def llama(**rope):
+def test_positions_that_follow_the_longest_record_are_refused():
+    """Dynamic rotary scaling changes for everybody once one record is long."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=60, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
         num_attention_heads=2, max_position_embeddings=16, initializer_range=0.5,
-        rope_parameters={"rope_theta": 10000.0, **rope},
+        rope_parameters={"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 4.0},
     )  # fmt: skip
-    return AutoModelForCausalLM.from_config(config)
-
-
-def test_positions_that_follow_the_longest_record_are_refused():
-    """Dynamic rotary scaling changes for everybody once one record is long."""
-    with pytest.raises(ModelError, match="depends on what else is in its batch"):
-        check_independence(Records(Plain(), EXAMPLES), llama(rope_type="dynamic", factor=4.0))
-    model = llama(rope_type="dynamic", factor=4.0).train()
+    refused(COUPLED, Records(Plain(), EXAMPLES), AutoModelForCausalLM.from_config(config))
+    model = AutoModelForCausalLM.from_config(config).train()
     check_independence(Records(Plain(), EXAMPLES[:2]), model)
     assert model.training
 
@@ -59,6 +59,9 @@ class Rows:
 
     def losses(self, model, batch):
         return model(batch.tensors["x"])
+
+
+DATA = Records(Rows(), EXAMPLES)
 
 
 class Keeping(nn.Module):
@@ -86,9 +89,9 @@ class Keeping(nn.Module):
 )
 def test_what_a_forward_writes_is_found_however_little(keep, named):
     """Counts of 1e5 move by a hundred-thousandth, which is less than rounding between batches."""
-    with pytest.raises(WritesError, match=f"writes to .*{named}.*without noise"):
-        check_independence(Records(Rows(), EXAMPLES), Keeping(keep).train())
-    check_independence(Records(Rows(), EXAMPLES), Keeping(lambda model, x: None).train())
+    said = f"writes to .*{named}.*without noise"
+    refused(said, DATA, Keeping(keep).train(), error=WritesError)
+    check_independence(DATA, Keeping(lambda model, x: None).train())
 
 
 class Centred(nn.Module):
@@ -112,13 +115,12 @@ def test_what_a_new_head_hides_from_the_losses_shows_in_clipped_sums(style, coup
     model = Centred()
     if not coupled:
         monkeypatch.setattr(torch.Tensor, "mean", lambda h, dim: torch.zeros(h.shape[1:]))
-    check_independence(Records(Rows(), EXAMPLES), model)
+    check_independence(DATA, model)
     clipper = make_clipper(model, style, threshold=1.0)
     if coupled:
-        with pytest.raises(ModelError, match="gradients differ"):
-            check_independence(Records(Rows(), EXAMPLES), model, clipper)
+        refused("gradients differ", DATA, model, clipper)
     else:
-        check_independence(Records(Rows(), EXAMPLES), model, clipper)
+        check_independence(DATA, model, clipper)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert model.training
     assert not clipper.unfinished
@@ -148,22 +150,18 @@ class DropPath(nn.Module):
 
 def test_records_that_are_mixed_in_training_alone_are_found():
     model = Trained(lambda h: h - h.mean(0))
-    data = Records(Rows(), EXAMPLES)
-    with pytest.raises(ModelError, match="depends on what else is in its batch"):
-        check_independence(data, model)
+    refused(COUPLED, DATA, model)
     model.eval()
-    with pytest.raises(ModelError, match="depends on what else is in its batch"):
-        check_independence(data, model, make_clipper(model, "bk", threshold=1.0))
+    refused(COUPLED, DATA, model, make_clipper(model, "bk", threshold=1.0))
     assert not any(module.training for module in model.modules())
 
 
 def test_a_rate_at_which_layers_are_dropped_is_refused_though_none_was():
     model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
     model.config = SimpleNamespace(encoder_layerdrop=0.0)
-    check_independence(Records(Rows(), EXAMPLES), model)
+    check_independence(DATA, model)
     model.config.encoder_layerdrop = 1e-9
-    with pytest.raises(ModelError, match="encoder_layerdrop=1e-09"):
-        check_independence(Records(Rows(), EXAMPLES), model)
+    refused("encoder_layerdrop=1e-09", DATA, model)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +184,7 @@ def test_a_record_that_is_not_finite_is_no_coupling_and_hides_none(
     data = Records(Spoilt(), EXAMPLES)
     check_independence(data, model, make_clipper(model, style, threshold=1.0))
     model = Trained(lambda h: h - h[-1:].detach() * (len(h) > 1)).train()
-    with pytest.raises(ModelError, match="depends on what else is in its batch"):
-        check_independence(data, model)
+    refused(COUPLED, data, model)
 
 
 class Rounding:
@@ -236,7 +233,7 @@ def test_dropout_is_not_mistaken_for_a_coupling(what):
     rows = lambda h: what(h.unsqueeze(1)).squeeze(1)  # noqa: E731 - attention within a record
     model = Trained(rows).train()
     before = torch.random.get_rng_state()
-    check_independence(Records(Rows(), EXAMPLES), model, make_clipper(model, "bk", threshold=1.0))
+    check_independence(DATA, model, make_clipper(model, "bk", threshold=1.0))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(module.training for module in model.modules())
 
@@ -258,9 +255,7 @@ TABLE = torch.randn(3, 4)
     ids=["noise", "stochastic depth", "a table"],
 )
 def test_random_numbers_that_rows_share_or_that_are_no_dropout_are_named(what, message):
-    model = Trained(what).train()
-    with pytest.raises(ModelError, match=message):
-        check_independence(Records(Rows(), EXAMPLES), model, token_budget=64)
+    refused(message, DATA, Trained(what).train(), None, 64)
 
 
 class Places(nn.Module):
@@ -300,8 +295,7 @@ def test_places_that_a_full_microbatch_runs_out_of_are_found(shapes, users):
     torch.manual_seed(0)
     few, many = Places(40 * (1 + users)).train(), Places(1000).train()
     check_independence(data, many, make_clipper(many, "bk", threshold=1.0), 400)
-    with pytest.raises(ModelError, match="losses differ in a full microbatch"):
-        check_independence(data, few, None, 400)
+    refused("losses differ in a full microbatch", data, few, None, 400)
     check_independence(data, few, None, 1)
 
 
@@ -322,16 +316,11 @@ class Remembering(Rows):
         return model(x)[:, 0]
 
 
-def closure():
-    memory = []
-    return lambda self, x: memory.append(x)
-
-
 KEPT = {
     "attribute": lambda self, x: self.own.append(x),
     "class": lambda self, x: Remembering.shared.append(x),
     "global": lambda self, x: MEMORY.append(x),
-    "closure": closure(),
+    "closure": (lambda memory: lambda self, x: memory.append(x))([]),
     "partial": partial(lambda kept, self, x: kept.append(x), []),
     "average": lambda self, x: setattr(self, "mean", 0.9 * self.mean + 0.1 * x.mean(0)),
 }
@@ -351,8 +340,7 @@ def test_a_memory_of_earlier_batches_is_refused_before_it_is_used(kind):
         model.seen = seen
         model[0].register_forward_hook(lambda module, args, out: model.seen.append(1.0))
     data = Records(Remembering(KEPT.get(kind, HARMLESS["nothing"])), EXAMPLES)
-    with pytest.raises(WritesError, match="leaves something of its batch"):
-        check_independence(data, model)
+    refused("leaves something of its batch", data, model, error=WritesError)
 
 
 @pytest.mark.parametrize("kind", HARMLESS)

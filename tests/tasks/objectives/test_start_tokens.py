@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerFast
 from dpft.tasks.objectives.causal import Causal, LanguageModel
 from dpft.tasks.objectives.chat import ChatObjective
 from dpft.tasks.objectives.records import Conversation, TextRecord
-from dpft.tasks.objectives.tokens import joins
 
 SOME = SimpleNamespace(max_new_tokens=4)
 
@@ -64,7 +63,6 @@ def test_a_text_begins_as_the_tokenizer_begins_one():
 @pytest.mark.parametrize("scheme", ["always", "first"])
 def test_pieces_have_the_tokens_of_the_whole(scheme):
     tokenizer = with_blanks(scheme)
-    assert not joins(tokenizer)
     objective = Causal(tokenizer, 32, before="Say", after="\nAnswer:", ends=False)
     example = objective.encode(TextRecord((" yes",), "no"))
     whole = tokenizer("Say yes\nAnswer: no")["input_ids"]
@@ -85,7 +83,3 @@ def test_turns_are_trained_as_they_are_asked(scheme):
     example = objective.encode(talk)
     ((asked, _),) = objective.prompts([talk], SOME)
     assert (*example.prompt, *example.target)[: len(asked)] == asked
-
-
-def test_byte_pairs_join_texts_by_themselves(tiny):
-    assert joins(tiny.tokenizer)

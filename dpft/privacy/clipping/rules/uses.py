@@ -111,10 +111,9 @@ class MatrixUse(Use):
             return SquaredNorm(value, value, self.rounding())
         if self._by_gram():
             if self.halved and (kernels := norm_kernels(self.a, self.g)):
-                a = _lengths(self.a)
-                value, bound, squares = kernels.gram_sums(self.a, self.g, a + LEAST_LENGTH)
-                scale = (a * squares.sqrt()).sum(1).square()
-                value = self._with_underflow(value, a.square().sum(1), squares.sum(1))
+                lengths = _lengths(self.a) + LEAST_LENGTH
+                value, bound, scale, *traces = kernels.gram_sums(self.a, self.g, lengths)
+                value = self._with_underflow(value, *traces)
                 return SquaredNorm(value, scale, allowance(bound, scale))
             a, g = batched_gram(self.a), batched_gram(self.g)
             value = self._with_underflow((a * g).sum((1, 2)), _trace(a), _trace(g))
@@ -211,8 +210,8 @@ class EmbeddingUse(Use):
             value = self.g.square().sum((1, 2))
             return SquaredNorm(value, value)
         if kernels := norm_kernels(self.g):
-            value, _, squares = kernels.gram_sums(self.ids, self.g)
-            return SquaredNorm(value, squares.sqrt().sum(1).square())
+            value, _, scale, *_ = kernels.gram_sums(self.ids, self.g)
+            return SquaredNorm(value, scale)
         # Two positions share a row of G exactly where their tokens are equal.
         same = self.ids[:, :, None] == self.ids[:, None, :]
         gram = batched_gram(self.g)
