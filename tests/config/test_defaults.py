@@ -78,6 +78,14 @@ def test_a_typed_method_has_its_own_row_or_none():
     assert "origin" not in compose([*OWN, "model.path=mine"])
 
 
+def test_the_bundled_model_on_own_text_has_batches_by_the_number_of_records():
+    chat = compose(["task=chat", "task.train_file=x.jsonl", "eps=3"])
+    assert (chat["optim"]["batch_size"], chat["optim"]["sampling_rate"]) == (None, 0.1)
+    assert chat["task"]["max_length"] == 256  # the model's positions
+    typed = compose(["task=text2text", "optim.batch_size=64", "eps=3"])
+    assert (typed["optim"]["batch_size"], typed["optim"]["sampling_rate"]) == (64, None)
+
+
 def test_thresholds_of_other_clipping_are_their_own():
     for clip, threshold in (("ghost", 3.0), ("per_layer", 0.1), ("flat_adaptive", 0.01)):
         assert compose([*OWN, f"clip={clip}"])["clip"]["threshold"] == threshold
