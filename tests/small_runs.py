@@ -10,6 +10,7 @@ from dpft.config.schema import Run, parse
 from dpft.privacy.noise import GaussianNoise
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
+from dpft.training.mechanisms import read_data
 from dpft.training.progress import Progress
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
@@ -38,7 +39,8 @@ def ready(run: Run, cohort=None) -> Iterator[tuple[Prepared, runs.RunDirectory, 
     other = cohort is not None and cohort.rank > 0  # the first rank has the folder
     opened = nullcontext() if other else runs.RunDirectory.open(run_path(run), run.identity(), "")
     with opened as directory, Progress() as progress:
-        prepared = prepare(run, load_task(run.task), directory, progress, cohort)
+        data = read_data(run, load_task(run.task), progress)
+        prepared = prepare(run, data, directory, progress, cohort)
         try:
             yield prepared, directory, progress
         finally:
@@ -47,8 +49,8 @@ def ready(run: Run, cohort=None) -> Iterator[tuple[Prepared, runs.RunDirectory, 
 
 def trained(run: Run, cohort=None) -> Prepared:
     """All steps taken, neither decoded nor recorded."""
-    with ready(run, cohort) as (prepared, directory, progress):
-        with Session(run, prepared, directory, progress) as session:
+    with ready(run, cohort) as (prepared, _, _):
+        with Session(prepared) as session:
             session.train()
         return prepared
 

@@ -18,15 +18,9 @@ from dpft.tasks.base import Task
 from dpft.training.setup import Prepared, own_parts
 
 
-def make_record(
-    run: Run,
-    prepared: Prepared,
-    directory: runs.RunDirectory,
-    seconds: float,
-    measured: Mapping[str, Any],
-) -> dict[str, Any]:
+def make_record(prepared: Prepared, seconds: float, measured: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record after training, without scores: sections of `dpft.runs.RunRecord`."""
-    task, loaded = prepared.task, prepared.parts.loaded
+    run, task, loaded = prepared.run, prepared.task, prepared.parts.loaded
     mechanism = prepared.parts.mechanism
     parameters = list(loaded.model.parameters())
     explicit = run.privacy.noise_seed
@@ -39,7 +33,7 @@ def make_record(
         "stage": "trained",
         "dpft": found["dpft"],
         "config": run.recorded(),  # a record may travel: no folders
-        "config_hash": directory.config_hash,
+        "config_hash": runs.config_hash(run.identity()),
         **({"origin": dict(run.origin)} if run.origin else {}),
         "environment": found,
         **({"plugins": own} if own else {}),

@@ -9,65 +9,51 @@ from __future__ import annotations
 import csv
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from dpft import runs
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.privacy import Mechanism
 from dpft.privacy.guarantee import VOIDS, Void
-from dpft.runs.atomic import write_atomic
+from dpft.runs.atomic import Closing, write_atomic
 
 
-class Tracking:
-    """Passes figures to a tracker.
+class Tracking(Closing):
+    """Passes figures of a run to its tracker.
 
     Args:
-        make: makes the tracker, given the step to continue with.
+        run: the run.
+        folder: the run's.
         warn: called once, with a failure.
+
+    Raises:
+        ConfigError: the tracker's package is missing.
     """
 
-    def __init__(self, make: Callable[[int], Any], warn: Callable[[str], None]) -> None:
-        self._make, self._warn = make, warn
-        self._tracker: Any = None
-
-    @classmethod
-    @contextmanager
-    def of(
-        cls, run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
-    ) -> Iterator[Tracking]:
-        """Yield the tracking of a run; raise ConfigError if a package is missing."""
+    def __init__(self, run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         name = run.track.name
         if name != "csv" and importlib.util.find_spec(name) is None:
             raise ConfigError(f"track={name} is not installed; type pip install 'dpft[{name}]'")
-        tracking = cls(partial(make_tracker, run, directory.path), warn)
-        try:
-            yield tracking
-        finally:
-            tracking.end()
+        self._run, self._folder, self._warn = run, folder, warn
+        self._tracker: Any = None
 
     def begin(self, start: int) -> None:
         """Begin before step ``start``; earlier figures of later steps are void."""
-        self._tracker = self._tried(self._make, start)
+        self._tracker = self._tried(make_tracker, self._run, self._folder, start)
 
     def step(self, step: int | None, values: Mapping[str, float]) -> None:
         """Track figures of a step, counted from 1; 0 is before the first, None is no step."""
         if self._tracker is not None:
             self._tried(self._tracker.log, dict(values), step)
 
-    def scores(self, split: str, values: Mapping[str, float]) -> None:
-        """Track a split's scores, on the scales that reports show."""
-        self.step(None, {f"{split}/{name}": value for name, value in values.items()})
-
-    def end(self) -> None:
-        tracker, self._tracker = self._tracker, None
-        if tracker is not None:
-            self._tried(tracker.finish)
+    def close(self) -> None:
+        """End the tracker."""
+        if self._tracker is not None:
+            self._tried(self._tracker.finish)
+            self._tracker = None
 
     def _tried(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -109,13 +109,12 @@ def figures(cohort):
     record = task.records("train")[0]
     found = []
     for label in (0, 1):
-        held_out = Evaluations(
-            *(run, objective, [replace(record, label=label)] * 7, mechanism, None),
-            public=True,
-            start=0,
-            cohort=cohort,
-            progress=Counting(),
+        prepared = SimpleNamespace(
+            **{"run": run, "task": task, "objective": objective, "cohort": cohort},
+            **{"parts": SimpleNamespace(mechanism=mechanism), "directory": None},
+            **{"progress": Counting(), "held_out": [replace(record, label=label)] * 7},
         )
+        held_out = Evaluations(prepared, start=0)
         found.append(held_out.figures(loaded.model))
     return found
 

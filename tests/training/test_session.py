@@ -168,13 +168,13 @@ def test_a_run_that_is_stopped_ends_its_step_and_saves(tmp_path, monkeypatch, un
 
 def test_time_and_thresholds_continue_from_the_checkpoint(tmp_path):
     run = settings(tmp_path, "clip=per_layer_adaptive", "checkpoint_every=1")
-    with ready(run) as (prepared, directory, progress):
-        with Session(run, prepared, directory, progress) as session:
+    with ready(run) as (prepared, _, _):
+        with Session(prepared) as session:
             session.train()
         first, seconds = prepared.parts.clipper.policy.estimates, session.seconds
         assert len(set(first)) > 1
-    with ready(run) as (prepared, directory, progress):
+    with ready(run) as (prepared, _, _):
         assert prepared.parts.clipper.policy.estimates != first
-        with Session(run, prepared, directory, progress) as session:
+        with Session(prepared) as session:
             assert session.seconds == pytest.approx(seconds)
         assert prepared.parts.clipper.policy.estimates == first

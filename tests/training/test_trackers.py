@@ -10,8 +10,9 @@ from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.privacy import Mechanism
 from dpft.runs.folders import run_path
+from dpft.training import trackers
 from dpft.training.session import Session
-from dpft.training.trackers import CSV, Tracking, figures, make_tracker, public_settings
+from dpft.training.trackers import CSV, Tracking, figures, public_settings
 from tests.small_runs import WORDS, ready, settings
 
 SUMMARY = {
@@ -55,13 +56,16 @@ class Failing:
 
 
 @pytest.mark.parametrize(("start", "last"), [(0, 1), (1, 1), (1, 2)])
-def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(start, last):
+def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(
+    tmp_path, monkeypatch, start, last
+):
     said = []
-    tracker = Tracking(Failing, said.append)
+    monkeypatch.setattr(trackers, "make_tracker", lambda run, folder, start: Failing(start))
+    tracker = Tracking(settings(tmp_path, "track=csv"), tmp_path, said.append)
     tracker.begin(start)
     for step in range(1, last + 1):
         tracker.step(step, {})
-    tracker.end()
+    tracker.close()
     assert len(said) == 1
     assert "no network" in said[0]
 
@@ -74,8 +78,8 @@ def test_the_file_of_a_run(tmp_path):
     run = settings(tmp_path, "track=csv")
     with (
         ready(run) as (prepared, directory, progress),
-        Tracking.of(run, directory, progress.warn) as tracker,
-        Session(run, prepared, directory, progress, tracker) as session,
+        Tracking(run, directory.path, progress.warn) as tracker,
+        Session(prepared, tracker) as session,
     ):
         session.train()
     table = rows(run_path(run) / "track.csv")
@@ -107,12 +111,12 @@ def test_every_tracker_takes_a_run(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     said = []
     run = parse(compose([f"track={name}", "privacy.noise_seed=12345"]))
-    tracker = Tracking(lambda start: make_tracker(run, tmp_path, start), said.append)
+    tracker = Tracking(run, tmp_path, said.append)
     tracker.begin(0)
     for step in (1, 2):
         tracker.step(step, {"epsilon": float(step), "threshold/h.0": 0.1})
-    tracker.scores("test", {"BLEU": 0.6})
-    tracker.end()
+    tracker.step(None, {"test/BLEU": 0.6})
+    tracker.close()
     assert not said
     assert sys.modules[name] is not None
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -142,8 +146,8 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path,
     for run in (own, public):
         with (
             ready(run) as (prepared, directory, progress),
-            Tracking.of(run, directory, progress.warn) as tracker,
-            Session(run, prepared, directory, progress, tracker) as session,
+            Tracking(run, directory.path, progress.warn) as tracker,
+            Session(prepared, tracker) as session,
         ):
             session.train()
             found.append((session.evaluation, capsys.readouterr().err))
