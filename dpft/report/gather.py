@@ -20,7 +20,7 @@ from dpft.config.published import PUBLISHED_TASKS, is_other_size, is_part
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import parse_json
 from dpft.runs.finished import CONFIG, GENERATIONS, LEDGER, RECORD, damages
-from dpft.runs.folders import generations_files, is_run, is_set_aside
+from dpft.runs.folders import generations_files, is_set_aside
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.tasks.scores import impossible_share
@@ -145,11 +145,24 @@ def gather(target: Target) -> Gathered:
 
 
 def siblings(run: Gathered) -> list[Gathered]:
-    """Return the other undamaged runs in the folder of a run."""
-    own = run.target.path.resolve()
-    others = [p for p in sorted(own.parent.iterdir()) if is_run(p) and not is_set_aside(p)]
-    found = [gather(Target(p, p.name)) for p in others if p != own and not p.is_symlink()]
-    return [other for other in found if not other.problems]
+    """Return the undamaged runs in the folder of a run that have its task and no privacy.
+
+    Ledgers, checksums and generations are read of these alone: a folder may hold hundreds of runs.
+    """
+    own, found = run.target.path.resolve(), list[Gathered]()
+    for path in sorted(own.parent.iterdir()):
+        if path == own or path.is_symlink() or is_set_aside(path):
+            continue
+        try:
+            record = parse_json(regular(path / RECORD).read_bytes())
+            same = record["config"]["task"] == run.config.get("task")
+            if not same or record["privacy"]["kind"] == "private":
+                continue
+        except (DpftError, OSError, ValueError, LookupError, TypeError):  # not trained, or damaged
+            continue
+        other = gather(Target(path, path.name))
+        found += [] if other.problems else [other]
+    return found
 
 
 def published(record: Mapping[str, Any], split: str) -> bool:

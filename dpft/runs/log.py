@@ -163,37 +163,17 @@ def finite(value: Any, spell: Callable[[float], Any] = lambda value: None) -> An
     return value
 
 
-class NormsLog(Closing):
-    """Gradient norms of single records, of every so many steps; ``every`` None writes nothing.
+def norms_of(
+    groups: Sequence[str], norms: Sequence[Tensor], signal: float | None, noise: float | None
+) -> dict[str, Any]:
+    """Return the entry of a step in a `MetricsLog` called `NORMS`, as `read_norms` reads it.
 
-    They are noiseless, hence kept in ``folder`` under ``private/``.
+    They are gradient norms of single records, ``(b, K)`` of each microbatch; see `Norms`.
     """
-
-    def __init__(
-        self, folder: Path, every: int | None, groups: Sequence[str], resume_step: int = 0
-    ) -> None:
-        self._every, self._groups = every, list(groups)
-        self._log = None if every is None else MetricsLog(folder / NORMS, resume_step)
-
-    def append(
-        self,
-        step: int,
-        norms: Sequence[Tensor],
-        signal: float | None = None,
-        noise: float | None = None,
-    ) -> None:
-        """Write a step's norms, ``(b, K)`` of each microbatch, if it is its turn; see `Norms`."""
-        if self._log is None or self._every is None or step % self._every or not norms:
-            return
-        rows = (row for micro in norms for row in micro.tolist())
-        listed = [[float(f"{value:.6g}") for value in row] for row in rows]
-        both = {} if signal is None or noise is None else {"signal": signal, "noise": noise}
-        self._log.append(step, groups=self._groups, norms=listed, **both)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._log is not None:
-            self._log.close()
+    rows = (row for micro in norms for row in micro.tolist())
+    listed = [[float(f"{value:.6g}") for value in row] for row in rows]
+    both = {} if signal is None or noise is None else {"signal": signal, "noise": noise}
+    return {"groups": list(groups), "norms": listed, **both}
 
 
 @dataclass(frozen=True)
@@ -212,7 +192,7 @@ class Norms:
 
 
 def read_norms(path: Path) -> list[Norms]:
-    """Return what `NormsLog` wrote, by step."""
+    """Return what a run wrote by `norms_of`, by step."""
     found = []
     for number, entry in enumerate(read_log(path, REMEDY), start=1):
         try:

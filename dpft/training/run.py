@@ -205,4 +205,4 @@ def _decode_stage(prepared: Prepared, loaded: LoadedModel, tracker: Tracking | N
     if tracker is not None:
         signature, found = scores["signature"], scores["metrics"].items()
         values = {f"{split}/{k}": shown(k, v, signature) for k, v in found if v is not None}
-        tracker.step(None, values)
+        tracker.log(None, values)

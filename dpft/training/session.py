@@ -30,10 +30,9 @@ from dpft.parallel.cohort import TrainingCohort, own_part, together
 from dpft.parallel.layouts import handled_by
 from dpft.parallel.parts import WEIGHTS, put_together, taken_apart
 from dpft.privacy import Clipper, Mechanism
-from dpft.privacy.guarantee import warnings
 from dpft.privacy.noise import Released
 from dpft.privacy.rounding import up
-from dpft.privacy.untouched import written
+from dpft.privacy.untouched import Untouched, written
 from dpft.runs.atomic import Closing
 from dpft.runs.environment import explained
 from dpft.runs.identity import differences
@@ -85,7 +84,11 @@ class Session(Closing):
             self._ledger = runs.Ledger(directory.ledger, header)
         self._moved = parts.moved()
         self._optimizer = make_optimizer(prepared.run.optim, self._moved.values())
-        self._untouched = parts.untouched() if private else None
+        model, self._untouched = parts.loaded.model, None
+        if private:
+            trained = [p for p in model.parameters() if p.requires_grad]
+            moved = {id(p) for p in (*trained, *self._moved.values())}
+            self._untouched = Untouched(model, moved)
         self._saved_at = time.monotonic()
         own = header["compute"].get("plugins", {})
         cohort.barrier(word=f"{header['data']} {header['model']} {own}")
@@ -112,7 +115,6 @@ class Session(Closing):
         run, directory, cohort = prepared.run, prepared.directory, prepared.cohort
         mechanism, clipper, model = parts.mechanism, parts.clipper, parts.loaded.model
         start, names = self._done, [group.name for group in clipper.groups]
-        void = tuple(warnings(mechanism.sampling, run.privacy.noise_seed))
         doing = f"training with optim.microbatch_tokens={run.optim.tokens}"
         with ExitStack() as stack:
             stack.enter_context(explained(doing, _MORE_ROOM))
@@ -121,9 +123,10 @@ class Session(Closing):
             metrics = norms = evaluations = programs = None
             if directory is not None:
                 metrics = stack.enter_context(runs.MetricsLog(directory.metrics, start))
-                norms = stack.enter_context(
-                    runs.NormsLog(directory.private, run.record_norms, names, resume_step=start)
-                )
+                if run.record_norms is not None:
+                    norms = stack.enter_context(
+                        runs.MetricsLog(directory.private / runs.NORMS, start)
+                    )
             if tracker is not None:
                 tracker.begin(start)
             stop = Stop()
@@ -146,17 +149,19 @@ class Session(Closing):
                 recorded = statistics.norms_of_all(cohort) if watched(step) else []
                 evaluated = evaluate(step + 1)
                 rate = self._optimizer.param_groups[0]["lr"]
-                if metrics is not None and norms is not None:
+                if metrics is not None:
                     repeated = mechanism.repeated
                     more = {"position": step + repeated} if repeated else {}  # in the ledger
                     metrics.append(step, lr=rate, **summary, **more)
-                    norms.append(step, recorded, statistics.signal, statistics.noise)
+                if norms is not None and recorded:
+                    both = statistics.signal, statistics.noise
+                    norms.append(step, **runs.norms_of(names, recorded, *both))
                 if tracker is not None:
                     from dpft.training.trackers import figures
 
                     thresholds = statistics.released.thresholds
-                    found = figures(mechanism, names, void, step, rate, thresholds, summary)
-                    tracker.step(step + 1, found | evaluated)
+                    found = figures(run, mechanism, names, step, rate, thresholds, summary)
+                    tracker.log(step + 1, found | evaluated)
                 show(step, summary)
                 self._done = step + 1
                 # After 1, 2, 4, 8 steps and so on, and after the last; a rank that has only a part
@@ -169,7 +174,7 @@ class Session(Closing):
 
             evaluated = evaluate(start)
             if evaluated and tracker is not None:
-                tracker.step(start, evaluated)
+                tracker.log(start, evaluated)
             if compiles(run, model.device):
                 programs = Programs(prepared.units, model, clipper, run.precision)
             train(

@@ -29,7 +29,6 @@ from dpft.privacy.noise import NOISE_VERSION
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
-from dpft.privacy.untouched import Untouched
 from dpft.runs.atomic import sha256_file
 from dpft.tasks import TASKS
 from dpft.tasks.base import Task, fingerprint
@@ -73,12 +72,6 @@ class TrainingParts:
             return self.clipper.parameters
         named = self.loaded.model.named_parameters()
         return {name: parameter for name, parameter in named if parameter.requires_grad}
-
-    def untouched(self) -> Untouched:
-        """Return the present state of everything that is not trained."""
-        model = self.loaded.model
-        trained = [p for p in model.parameters() if p.requires_grad]
-        return Untouched(model, {id(p) for p in (*trained, *self.moved().values())})
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import Any
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.privacy import Mechanism
-from dpft.privacy.guarantee import VOIDS, Void
+from dpft.privacy.guarantee import VOIDS, warnings
 from dpft.runs.atomic import Closing, write_atomic
 
 
@@ -44,8 +44,8 @@ class Tracking(Closing):
         """Begin before step ``start``; earlier figures of later steps are void."""
         self._tracker = self._tried(make_tracker, self._run, self._folder, start)
 
-    def step(self, step: int | None, values: Mapping[str, float]) -> None:
-        """Track figures of a step, counted from 1; 0 is before the first, None is no step."""
+    def log(self, step: int | None, values: Mapping[str, float]) -> None:
+        """Track values of a step, counted from 1; 0 is before the first, None is no step."""
         if self._tracker is not None:
             self._tried(self._tracker.log, dict(values), step)
 
@@ -68,9 +68,9 @@ class Tracking(Closing):
 
 
 def figures(
+    run: Run,
     mechanism: Mechanism,
     groups: Sequence[str],
-    voided_by: Sequence[Void],
     step: int,
     rate: float,
     thresholds: tuple[float, ...],
@@ -79,9 +79,9 @@ def figures(
     """Return the figures after step ``step``, counted from 0, by name.
 
     Args:
-        mechanism: of the run.
+        run: the run.
+        mechanism: the run's.
         groups: names of the clipping groups, in order.
-        voided_by: what voids the guarantee of the run.
         step: the step.
         rate: learning rate.
         thresholds: released by noisy counts; empty if there is no noise.
@@ -92,6 +92,7 @@ def figures(
     values = {"learning_rate": rate}
     if noisy:
         # The column is read by itself, so its name has what voids its figures.
+        voided_by = warnings(mechanism.sampling, run.privacy.noise_seed)
         name = ", ".join(["epsilon", *(VOIDS[reason] for reason in voided_by)])
         values[re.sub(r"\W+", "_", name)] = mechanism.epsilon_after(step + 1)
         values["noise_multiplier"] = mechanism.noise_multiplier

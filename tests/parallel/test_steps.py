@@ -98,9 +98,11 @@ def spent(cohort, sums, divided):
     parameter = torch.nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor(sums[cohort.rank])
     session, lines = object.__new__(Session), []
-    session._mechanism = SimpleNamespace(private=True, rdp_after=float)
-    session._clipper = SimpleNamespace(parameters={"weight": parameter})
-    session._cohort, cohort.divided = cohort, divided
+    parts = SimpleNamespace(
+        mechanism=SimpleNamespace(private=True, rdp_after=float),
+        clipper=SimpleNamespace(parameters={"weight": parameter}),
+    )
+    session.prepared, cohort.divided = SimpleNamespace(parts=parts, cohort=cohort), divided
     session._ledger = SimpleNamespace(spend=lambda step, **entry: lines.append(entry["update"]))
     try:
         session._spend(0, Released())

@@ -22,10 +22,12 @@ SUMMARY = {
 NOISELESS = ("loss", "records", "norm", "clipped", "dropped", "seconds", "microbatches")
 
 
-def test_only_what_the_guarantee_covers_is_tracked():
+def test_only_what_the_guarantee_covers_is_tracked(tmp_path):
+    run = settings(tmp_path)
+
     def tracked(sigma=1.0):
         mechanism = Mechanism(100, 10, 4, sigma, (1.0,) if sigma else (), 1e-5)
-        return figures(mechanism, (), (), 0, 0.1, (1.0,), SUMMARY)
+        return figures(run, mechanism, (), 0, 0.1, (1.0,), SUMMARY)
 
     assert set(tracked()) == {"learning_rate", "epsilon", "noise_multiplier", "threshold/0"}
     assert tracked(sigma=0.0)["train/loss"] == 6.4  # nothing is guaranteed there
@@ -64,7 +66,7 @@ def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(
     tracker = Tracking(settings(tmp_path, "track=csv"), tmp_path, said.append)
     tracker.begin(start)
     for step in range(1, last + 1):
-        tracker.step(step, {})
+        tracker.log(step, {})
     tracker.close()
     assert len(said) == 1
     assert "no network" in said[0]
@@ -114,8 +116,8 @@ def test_every_tracker_takes_a_run(tmp_path, monkeypatch, name):
     tracker = Tracking(run, tmp_path, said.append)
     tracker.begin(0)
     for step in (1, 2):
-        tracker.step(step, {"epsilon": float(step), "threshold/h.0": 0.1})
-    tracker.step(None, {"test/BLEU": 0.6})
+        tracker.log(step, {"epsilon": float(step), "threshold/h.0": 0.1})
+    tracker.log(None, {"test/BLEU": 0.6})
     tracker.close()
     assert not said
     assert sys.modules[name] is not None

@@ -206,7 +206,7 @@ class Spending(Closing):
         """
         self._clipper, seed, private = clipper, self.arguments.noise_seed, self.folder / "private"
         with _in_our_words():
-            self._lock = DirectoryLock.acquire(self.folder)
+            self._lock = DirectoryLock(self.folder)
             held = runs.check_ledger(self.folder, 0)
             owners_folder(private)
             write_atomic(private / "README.md", PRIVATE_README, mode=0o600)
