@@ -84,6 +84,7 @@ class Evaluations(Closing):
         run, mechanism, progress = prepared.run, prepared.parts.mechanism, prepared.progress
         cohort, directory = prepared.cohort, prepared.directory
         self._objective, self._split = prepared.objective, run.evaluate.split
+        self._parts = prepared.parts
         self._examples = encode_all(prepared.objective, prepared.held_out)
         self._tokens = run.optim.tokens  # most padded tokens in memory at once, as in training
         self._steps, self._cohort, self._progress = mechanism.steps, cohort, progress
@@ -111,13 +112,12 @@ class Evaluations(Closing):
                 "published, type evaluate.public=true"
             )
 
-    def due(self, step: int) -> bool:
-        """Return whether the weights after so many steps have still to be evaluated."""
-        return step not in self._history and (step % self._between == 0 or step == self._steps)
-
-    def ask(self, step: int, model: Any) -> Figures:
-        """Evaluate the model after so many steps; return what may be tracked."""
-        found = self._history[step] = self.figures(model)
+    def ask(self, step: int) -> Figures:
+        """Evaluate the model after so many steps, if it is time; return what may be tracked."""
+        if step in self._history or (step % self._between and step != self._steps):
+            return {}
+        with self._parts.clipper.paused():
+            found = self._history[step] = self.figures(self._parts.loaded.model)
         if self._log is not None:
             self._log.append(step, **found)
         if self._shown:

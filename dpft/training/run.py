@@ -150,10 +150,10 @@ def _train_stage(prepared: Prepared, tracker: Tracking | None) -> LoadedModel:
     """Take the steps, and write model, card and record."""
     run, directory, progress = prepared.run, prepared.directory, prepared.progress
     measured: dict[str, Any] = {}
-    with Session(prepared, tracker) as session:
+    with Session(prepared) as session:
         if directory is not None:
             directory.keep_config()
-        session.train()
+        session.train(tracker)
         if prepared.auditor is not None:
             epsilon = least_claim(prepared.parts.mechanism.epsilons())
             with progress.phase("auditing", None):

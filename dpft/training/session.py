@@ -23,6 +23,9 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from dpft import runs
 from dpft.config.errors import NO_STEP, ConfigError, DivergedError, ModelError
 from dpft.models.load import LoadedModel
@@ -40,7 +43,7 @@ from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
 from dpft.training.executors import Programs
 from dpft.training.held_out import Evaluations
 from dpft.training.loop import Phase, train
-from dpft.training.setup import Prepared, compiles, make_optimizer, whole_again
+from dpft.training.setup import Prepared, compiles, load_adapted, make_optimizer
 from dpft.training.statistics import StepStatistics
 
 if TYPE_CHECKING:
@@ -69,22 +72,22 @@ class Session(Closing):
             would exceed its budget.
     """
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        tracker: Tracking | None = None,
-        lap: Callable[[Phase], None] = lambda phase: None,
-    ) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         parts, header, directory = prepared.parts, prepared.header, prepared.directory
-        cohort, private = prepared.cohort, parts.mechanism.private
-        self.prepared, self._tracker, self._lap = prepared, tracker, lap
-        self.seconds, self.evaluation = 0.0, dict[str, Any]()
+        cohort, model, private = prepared.cohort, parts.loaded.model, parts.mechanism.private
+        self.prepared, self.seconds, self.evaluation = prepared, 0.0, dict[str, Any]()
         self._ledger = None
         if directory is not None and private:
             self._ledger = runs.Ledger(directory.ledger, header)
-        self._moved = parts.moved()
+        # The parameters of a checkpoint, also those of other stages of a pipeline.
+        named, reparametrisation = model.named_parameters(), parts.loaded.reparametrisation
+        self._moved: Mapping[str, nn.Parameter] = {n: p for n, p in named if p.requires_grad}
+        if reparametrisation is not None:
+            self._moved = reparametrisation.moved()
+        elif parts.pipeline is None:
+            self._moved = parts.clipper.parameters
         self._optimizer = make_optimizer(prepared.run.optim, self._moved.values())
-        model, self._untouched = parts.loaded.model, None
+        self._untouched = None
         if private:
             trained = [p for p in model.parameters() if p.requires_grad]
             moved = {id(p) for p in (*trained, *self._moved.values())}
@@ -109,10 +112,14 @@ class Session(Closing):
             prepared.units = prepared.units.under(prepared.key)
             parts.mechanism = replace(parts.mechanism, repeated=stretch.repeated)
 
-    def train(self) -> None:
+    def train(
+        self,
+        tracker: Tracking | None = None,
+        lap: Callable[[Phase], None] = lambda phase: None,
+    ) -> None:
         """Run the steps that are left; each is in the ledger before the weights move."""
-        prepared, parts, tracker = self.prepared, self.prepared.parts, self._tracker
-        run, directory, cohort = prepared.run, prepared.directory, prepared.cohort
+        prepared, parts, cohort = self.prepared, self.prepared.parts, self.prepared.cohort
+        run, directory = prepared.run, prepared.directory
         mechanism, clipper, model = parts.mechanism, parts.clipper, parts.loaded.model
         start, names = self._done, [group.name for group in clipper.groups]
         doing = f"training with optim.microbatch_tokens={run.optim.tokens}"
@@ -137,30 +144,22 @@ class Session(Closing):
             def watched(step: int) -> bool:
                 return run.record_norms is not None and step % run.record_norms == 0
 
-            def evaluate(step: int) -> dict[str, float]:
-                if evaluations is None or not evaluations.due(step):
-                    return {}
-                with clipper.paused():
-                    return evaluations.ask(step, model)
-
             def after_step(step: int, statistics: StepStatistics) -> None:
                 self.seconds += statistics.seconds
                 summary = statistics.summary(cohort)
                 recorded = statistics.norms_of_all(cohort) if watched(step) else []
-                evaluated = evaluate(step + 1)
+                evaluated = {} if evaluations is None else evaluations.ask(step + 1)
                 rate = self._optimizer.param_groups[0]["lr"]
                 if metrics is not None:
-                    repeated = mechanism.repeated
-                    more = {"position": step + repeated} if repeated else {}  # in the ledger
-                    metrics.append(step, lr=rate, **summary, **more)
+                    # In the ledger.
+                    place = {"position": step + mechanism.repeated} if mechanism.repeated else {}
+                    metrics.append(step, lr=rate, **summary, **place)
                 if norms is not None and recorded:
                     both = statistics.signal, statistics.noise
                     norms.append(step, **runs.norms_of(names, recorded, *both))
                 if tracker is not None:
-                    from dpft.training.trackers import figures
-
                     thresholds = statistics.released.thresholds
-                    found = figures(run, mechanism, names, step, rate, thresholds, summary)
+                    found = tracker.figures(mechanism, names, step, rate, thresholds, summary)
                     tracker.log(step + 1, found | evaluated)
                 show(step, summary)
                 self._done = step + 1
@@ -172,7 +171,7 @@ class Session(Closing):
                         self._check_answers(model)
                 self._save_if_due(stop)
 
-            evaluated = evaluate(start)
+            evaluated = {} if evaluations is None else evaluations.ask(start)
             if evaluated and tracker is not None:
                 tracker.log(start, evaluated)
             if compiles(run, model.device):
@@ -194,7 +193,7 @@ class Session(Closing):
                 spend=self._spend,
                 after_step=after_step,
                 watched=watched,
-                lap=self._lap,
+                lap=lap,
             )
             if start < mechanism.steps:
                 self._save(mechanism.steps)
@@ -214,10 +213,32 @@ class Session(Closing):
         if self._ledger is not None:
             self._ledger.close()
 
+    @torch.no_grad()
     def whole_model(self) -> LoadedModel:
-        """Return the trained model in one piece, on every rank; a collective."""
-        loaded = whole_again(self.prepared)
-        if self.prepared.cohort.divided and self.prepared.parts.mechanism.steps:
+        """Return the trained model in one piece, on every rank; a collective.
+
+        One parameter at a time, so that a rank holds no more than its share and the whole model.
+        """
+        prepared, parts, cohort = self.prepared, self.prepared.parts, self.prepared.cohort
+        if not cohort.divided:
+            return parts.loaded
+        first, trained = cohort.rank == 0, dict(self._moved)
+        device = next(iter(parts.clipper.parameters.values())).device
+        loaded = load_adapted(prepared.run, prepared.task, cohort)
+        loaded.model.to(device).train()  # type: ignore[arg-type]
+        for name, parameter in loaded.model.named_parameters():
+            if name in trained:
+                whole = cohort.whole(trained.pop(name).detach(), name)
+                if cohort.sharded:  # every rank has put it together
+                    parameter.copy_(whole)
+                else:
+                    cohort.broadcast(parameter, whole if first else None)
+            elif cohort.sharded:  # else each rank has read its own
+                cohort.broadcast(parameter, parameter if first else None)
+        assert not trained, f"the model has no place for {list(trained)}"
+        for buffer in loaded.model.buffers():
+            cohort.broadcast(buffer, buffer if first else None)
+        if parts.mechanism.steps:
             self._check_answers(loaded.model)
         return loaded
 

@@ -23,7 +23,6 @@ from dpft.models.load import LoadedModel, load_model, stored_weights
 from dpft.parallel.cohort import Pipeline, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
-from dpft.privacy.clipping.groups import ClipFunction
 from dpft.privacy.cohort import Cohort
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.privacy.shapes import FixedShapes
@@ -63,15 +62,6 @@ class TrainingParts:
     clipper: Clipper
     mechanism: Mechanism
     pipeline: PipelinedSums | None
-
-    def moved(self) -> Mapping[str, nn.Parameter]:
-        """Return the parameters of a checkpoint by name, also those of other pipeline stages."""
-        if self.loaded.reparametrisation is not None:
-            return self.loaded.reparametrisation.moved()
-        if self.pipeline is None:
-            return self.clipper.parameters
-        named = self.loaded.model.named_parameters()
-        return {name: parameter for name, parameter in named if parameter.requires_grad}
 
 
 @dataclass
@@ -167,7 +157,13 @@ def prepare(
         # Also for a run of no steps, which needs no noise: a plain fingerprint is a release.
         stored = directory.noise_key(run.privacy.noise_seed, held)
     stored = cohort.broadcast_object(stored)  # only the first rank has the folder
-    shapes, own = fixed_shapes(run, parts), deciding_parts(run)
+    compiled, own, shapes = compiles(run, device), deciding_parts(run), None
+    exact = all(p.dtype.itemsize >= 4 for p in loaded.model.parameters())
+    free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
+    # Shapes may not depend on which records are drawn where batches have one size, where each shape
+    # has a program, and where rounding would otherwise make records depend on each other.
+    if mechanism.max_batch is not None or compiled or (mechanism.private and not free):
+        shapes = FixedShapes(mechanism.batch_size, mechanism.max_batch, compiled)
     header: dict[str, Any] = {
         "mechanism": mechanism.to_dict(),
         "data": runs.keyed_fingerprint(stored, plain),
@@ -183,7 +179,7 @@ def prepare(
             **({} if shapes is None else {"shapes": "fixed"}),
             # There `auto` may find another number: on a GPU with more memory.
             **({"microbatch_tokens": run.optim.tokens} if device.type == "cuda" else {}),
-            **({"step": "compiled"} if compiles(run, device) else {}),
+            **({"step": "compiled"} if compiled else {}),
             **({"plugins": own} if own else {}),
         },
     }
@@ -242,7 +238,7 @@ def assemble(
 ) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
     cohort, clip, pipeline = cohort or TrainingCohort(), run.clip, None
-    loaded = _load(run, task, cohort)
+    loaded = load_adapted(run, task, cohort)
     # Each copy is read separately, so copies are compared; shards come from the first rank.
     digest = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
     digest = cohort.broadcast_object(digest) if cohort.sharded else digest
@@ -277,43 +273,22 @@ def assemble(
     return TrainingParts(loaded, digest, clipper, mechanism, pipeline)
 
 
-def _load(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
+def load_adapted(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
     """Return the adapted model; where it is sharded, only the first rank reads weights."""
     weights = cohort.rank == 0 or not cohort.sharded
     loaded = load_model(run.model, task.needs, run.seed, weights=weights)
     return adapt(loaded, run.adapt, task.needs, run.seed)
 
 
-@torch.no_grad()
-def whole_again(prepared: Prepared) -> LoadedModel:
-    """Return the trained model in one piece on every rank.
-
-    One parameter at a time, so that a rank holds no more than its share and the whole model.
-    """
-    parts, cohort = prepared.parts, prepared.cohort
-    if not cohort.divided:
-        return parts.loaded
-    first, trained = cohort.rank == 0, dict(parts.moved())
-    device = next(iter(parts.clipper.parameters.values())).device
-    loaded = _load(prepared.run, prepared.task, cohort)
-    loaded.model.to(device).train()  # type: ignore[arg-type]
-    for name, parameter in loaded.model.named_parameters():
-        if name in trained:
-            whole = cohort.whole(trained.pop(name).detach(), name)
-            if cohort.sharded:  # every rank has put it together
-                parameter.copy_(whole)
-            else:
-                cohort.broadcast(parameter, whole if first else None)
-        elif cohort.sharded:  # else each rank has read its own
-            cohort.broadcast(parameter, parameter if first else None)
-    assert not trained, f"the model has no place for {list(trained)}"
-    for buffer in loaded.model.buffers():
-        cohort.broadcast(buffer, buffer if first else None)
-    return loaded
-
-
 def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -> Clipper:
     """Attach the clipper of the settings to a model."""
+    name, function = clip.clip_function, clip.clip_function
+    if clip.private and name not in CLIP_FUNCTIONS:
+        function = imported.load("clip.clip_function", name)
+        try:
+            own_function(function, name)
+        except ValueError as error:
+            raise SettingError("clip.clip_function", name, advice=str(error)) from error
     try:
         if not clip.private:
             return make_clipper(model, "none", cohort=cohort)
@@ -324,7 +299,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             thresholds=clip.thresholds,
             groups=imported.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
             plan=clip.plan,
-            clip_function=clip_function(clip),
+            clip_function=function,
             adaptive=quantiles_of(clip),
             cohort=cohort,
         )
@@ -351,34 +326,7 @@ def compiles(run: Run, device: torch.device) -> bool:
     return wanted and run.parallel.name == "data" and not run.model.checkpointing
 
 
-def fixed_shapes(run: Run, parts: TrainingParts) -> FixedShapes | None:
-    """Return the shapes of microbatches where these may not depend on which records are drawn.
-
-    Where batches have one size, where each shape has a program, and where rounding would otherwise
-    make records depend on each other.
-    """
-    mechanism, model = parts.mechanism, parts.loaded.model
-    compiled = compiles(run, model.device)
-    exact = all(p.dtype.itemsize >= 4 for p in model.parameters())
-    free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
-    if mechanism.max_batch is None and not compiled and (not mechanism.private or free):
-        return None
-    return FixedShapes(mechanism.batch_size, mechanism.max_batch, compiled)
-
-
 # Parts that the user wrote (`dpft.config.imported`): checked, and recorded.
-
-
-def clip_function(clip: Clip) -> str | ClipFunction:
-    """Return the clip function of the settings: a name of dpft's, or the user's function."""
-    if clip.clip_function in CLIP_FUNCTIONS:
-        return clip.clip_function
-    function: ClipFunction = imported.load("clip.clip_function", clip.clip_function)
-    try:
-        own_function(function, clip.clip_function)
-    except ValueError as error:
-        raise SettingError("clip.clip_function", clip.clip_function, advice=str(error)) from error
-    return function
 
 
 def own_parts(run: Run) -> list[dict[str, str]]:

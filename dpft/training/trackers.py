@@ -1,7 +1,7 @@
 """Trackers, for watching a run's figures while it runs: a CSV file, or those of accelerate.
 
-A tracker receives a step's figures after the step is in the ledger, and only those that `figures`
-selects. One that fails is dropped with a warning; the run continues.
+A tracker receives a step's figures after the step is in the ledger, and only those that
+`Tracking.figures` selects. One that fails is dropped with a warning; the run continues.
 """
 
 from __future__ import annotations
@@ -44,6 +44,41 @@ class Tracking(Closing):
         """Begin before step ``start``; earlier figures of later steps are void."""
         self._tracker = self._tried(make_tracker, self._run, self._folder, start)
 
+    def figures(
+        self,
+        mechanism: Mechanism,
+        groups: Sequence[str],
+        step: int,
+        rate: float,
+        thresholds: tuple[float, ...],
+        summary: Mapping[str, Any],
+    ) -> dict[str, float]:
+        """Return the figures after step ``step``, counted from 0, by name.
+
+        Args:
+            mechanism: the run's.
+            groups: names of the clipping groups, in order.
+            step: the step.
+            rate: learning rate.
+            thresholds: released by noisy counts; empty if there is no noise.
+            summary: see `dpft.training.statistics.StepStatistics.summary`; it is noiseless, and
+                left out of a run with noise.
+        """
+        noisy = bool(mechanism.noise_multiplier)
+        values = {"learning_rate": rate}
+        if noisy:
+            # The column is read by itself, so its name has what voids its figures.
+            voided_by = warnings(mechanism.sampling, self._run.privacy.noise_seed)
+            name = ", ".join(["epsilon", *(VOIDS[reason] for reason in voided_by)])
+            values[re.sub(r"\W+", "_", name)] = mechanism.epsilon_after(step + 1)
+            values["noise_multiplier"] = mechanism.noise_multiplier
+        names = groups if len(groups) == len(thresholds) else map(str, range(len(thresholds)))
+        values |= {f"threshold/{name}": x for name, x in zip(names, thresholds, strict=True)}
+        if not noisy:
+            found = summary.items()
+            values |= {f"train/{k}": float(x) for k, x in found if isinstance(x, int | float)}
+        return values
+
     def log(self, step: int | None, values: Mapping[str, float]) -> None:
         """Track values of a step, counted from 1; 0 is before the first, None is no step."""
         if self._tracker is not None:
@@ -65,43 +100,6 @@ class Tracking(Closing):
                 "continues without it"
             )
             return None
-
-
-def figures(
-    run: Run,
-    mechanism: Mechanism,
-    groups: Sequence[str],
-    step: int,
-    rate: float,
-    thresholds: tuple[float, ...],
-    summary: Mapping[str, Any],
-) -> dict[str, float]:
-    """Return the figures after step ``step``, counted from 0, by name.
-
-    Args:
-        run: the run.
-        mechanism: the run's.
-        groups: names of the clipping groups, in order.
-        step: the step.
-        rate: learning rate.
-        thresholds: released by noisy counts; empty if there is no noise.
-        summary: see `dpft.training.statistics.StepStatistics.summary`; it is noiseless, and left
-            out of a run with noise.
-    """
-    noisy = bool(mechanism.noise_multiplier)
-    values = {"learning_rate": rate}
-    if noisy:
-        # The column is read by itself, so its name has what voids its figures.
-        voided_by = warnings(mechanism.sampling, run.privacy.noise_seed)
-        name = ", ".join(["epsilon", *(VOIDS[reason] for reason in voided_by)])
-        values[re.sub(r"\W+", "_", name)] = mechanism.epsilon_after(step + 1)
-        values["noise_multiplier"] = mechanism.noise_multiplier
-    names = groups if len(groups) == len(thresholds) else map(str, range(len(thresholds)))
-    values |= {f"threshold/{name}": x for name, x in zip(names, thresholds, strict=True)}
-    if not noisy:
-        found = summary.items()
-        values |= {f"train/{k}": float(x) for k, x in found if isinstance(x, int | float)}
-    return values
 
 
 def make_tracker(run: Run, folder: Path, start: int) -> Any:

@@ -12,7 +12,7 @@ from dpft.privacy import Mechanism
 from dpft.runs.folders import run_path
 from dpft.training import trackers
 from dpft.training.session import Session
-from dpft.training.trackers import CSV, Tracking, figures, public_settings
+from dpft.training.trackers import CSV, Tracking, public_settings
 from tests.small_runs import WORDS, ready, settings
 
 SUMMARY = {
@@ -23,11 +23,11 @@ NOISELESS = ("loss", "records", "norm", "clipped", "dropped", "seconds", "microb
 
 
 def test_only_what_the_guarantee_covers_is_tracked(tmp_path):
-    run = settings(tmp_path)
+    tracker = Tracking(settings(tmp_path, "track=csv"), tmp_path, print)
 
     def tracked(sigma=1.0):
         mechanism = Mechanism(100, 10, 4, sigma, (1.0,) if sigma else (), 1e-5)
-        return figures(run, mechanism, (), 0, 0.1, (1.0,), SUMMARY)
+        return tracker.figures(mechanism, (), 0, 0.1, (1.0,), SUMMARY)
 
     assert set(tracked()) == {"learning_rate", "epsilon", "noise_multiplier", "threshold/0"}
     assert tracked(sigma=0.0)["train/loss"] == 6.4  # nothing is guaranteed there
@@ -81,9 +81,9 @@ def test_the_file_of_a_run(tmp_path):
     with (
         ready(run) as (prepared, directory, progress),
         Tracking(run, directory.path, progress.warn) as tracker,
-        Session(prepared, tracker) as session,
+        Session(prepared) as session,
     ):
-        session.train()
+        session.train(tracker)
     table = rows(run_path(run) / "track.csv")
     assert [row["step"] for row in table] == ["1", "2"]
     assert float(table[0]["epsilon"]) < float(table[1]["epsilon"])
@@ -149,9 +149,9 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path,
         with (
             ready(run) as (prepared, directory, progress),
             Tracking(run, directory.path, progress.warn) as tracker,
-            Session(prepared, tracker) as session,
+            Session(prepared) as session,
         ):
-            session.train()
+            session.train(tracker)
             found.append((session.evaluation, capsys.readouterr().err))
     section, said = found[0]
     assert "history" not in section

@@ -186,8 +186,8 @@ def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
             )
         parameters = list(clipper.parameters.values())
         laps = Laps(requests, parameters[0].is_cuda)
-        with Session(prepared, lap=laps) as session, suppress(_MeasuredError):
-            session.train()
+        with Session(prepared) as session, suppress(_MeasuredError):
+            session.train(lap=laps)
         logged = read_log(directory.metrics, "")[WARM_UP:]
     counts = [{name: entry[name] for name in ("records", "microbatches")} for entry in logged]
     return {
