@@ -29,7 +29,7 @@ def whole(tmp_path_factory):
                 ledger.spend(step, epsilon_rdp=step + 0.5)
         checkpoint.save(run, 2, {"w": torch.arange(6.0)}, {"lr": 0.5})
         with MetricsLog(run.private / NORMS) as norms:
-            norms.append(0, **norms_of(["all"], [torch.ones(3, 1)], None, None))
+            norms.append(norms_of(0, ["all"], [torch.ones(3, 1)]))
         run.mark_done()
     (base / "record.json").write_text(json.dumps(record()))
     rows = [{"source": "one", "target": "eins"}] * 3

@@ -67,14 +67,18 @@ def _connected(device: torch.device) -> Iterator[None]:
         lost = isinstance(error, RuntimeError) and "gloo/transport" in str(error)
         if lost or isinstance(error, RankGoneError | dist.DistError):
             gone = error if isinstance(error, RankGoneError) else RankGoneError(error)
-            raise RankError(_read_reason(store) or str(gone)) from error
+            reason = ""
+            with suppress(RuntimeError):  # the store was a rank's, which is gone
+                if store.check([_REASON]):
+                    reason = store.get(_REASON).decode(errors="replace")
+            raise RankError(reason or str(gone)) from error
         if not isinstance(error, RankError):
             why = f"stopped at an error ({type(error).__name__}: {error}); see its messages"
             if isinstance(error, DpftError):
                 why = f"stopped: {error}"
             elif isinstance(error, KeyboardInterrupt):
                 why = "was interrupted; the same command continues from the last checkpoint"
-            with suppress(RuntimeError):  # the store was a rank's, which is gone
+            with suppress(RuntimeError):
                 rank, size = dist.get_rank(), dist.get_world_size()
                 store.compare_set(_REASON, "", f"rank {rank} of {size} {why}")
         raise
@@ -125,10 +129,3 @@ def handled_by(handler: Any) -> Iterator[dict[int, Any]]:
         for given, own in usual.items():
             if signal.getsignal(given) == handler:
                 signal.signal(given, own)
-
-
-def _read_reason(store: Store) -> str:
-    with suppress(RuntimeError):
-        if store.check([_REASON]):
-            return store.get(_REASON).decode(errors="replace")
-    return ""

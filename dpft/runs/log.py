@@ -82,8 +82,8 @@ class Log(Closing):
             raise error if isinstance(error, LogError) else self._refused(error) from error
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write one entry; see `append_line`."""
-        self.append_line(spelled(entry))
+        """Write one entry, with ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks."""
+        self.append_line(spelled(finite(entry, lambda value: str(float(value)))))
 
     def append_line(self, line: bytes) -> None:
         """Write one line; it is on disk when this returns, and not in the file if this raises."""
@@ -134,22 +134,14 @@ class Log(Closing):
         )
 
 
-class MetricsLog(Closing):
+class MetricsLog(Log):
     """Noiseless training metrics, kept under ``private/``: one entry a step, however often killed.
 
     Entries from ``resume_step`` on are dropped, since those steps will be replayed.
     """
 
     def __init__(self, path: Path, resume_step: int = 0) -> None:
-        self._log = Log(path, REMEDY, keep=lambda entry: entry.get("step") in range(resume_step))
-
-    def append(self, step: int, **values: Any) -> None:
-        """Write one step's metrics; ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks."""
-        self._log.append({"step": step} | finite(values, lambda value: str(float(value))))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._log.close()
+        super().__init__(path, REMEDY, lambda entry: entry.get("step") in range(resume_step))
 
 
 def finite(value: Any, spell: Callable[[float], Any] = lambda value: None) -> Any:
@@ -164,8 +156,12 @@ def finite(value: Any, spell: Callable[[float], Any] = lambda value: None) -> An
 
 
 def norms_of(
-    groups: Sequence[str], norms: Sequence[Tensor], signal: float | None, noise: float | None
-) -> dict[str, Any]:
+    step: int,
+    groups: Sequence[str],
+    norms: Sequence[Tensor],
+    signal: float | None = None,
+    noise: float | None = None,
+) -> Entry:
     """Return the entry of a step in a `MetricsLog` called `NORMS`, as `read_norms` reads it.
 
     They are gradient norms of single records, ``(b, K)`` of each microbatch; see `Norms`.
@@ -173,7 +169,7 @@ def norms_of(
     rows = (row for micro in norms for row in micro.tolist())
     listed = [[float(f"{value:.6g}") for value in row] for row in rows]
     both = {} if signal is None or noise is None else {"signal": signal, "noise": noise}
-    return {"groups": list(groups), "norms": listed, **both}
+    return {"step": step, "groups": list(groups), "norms": listed, **both}
 
 
 @dataclass(frozen=True)

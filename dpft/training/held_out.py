@@ -119,7 +119,7 @@ class Evaluations(Closing):
         with self._parts.clipper.paused():
             found = self._history[step] = self.figures(self._parts.loaded.model)
         if self._log is not None:
-            self._log.append(step, **found)
+            self._log.append({"step": step, **found})
         if self._shown:
             text = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
             self._progress.say(f"step {step}/{self._steps}  {self._split}: {text}")

@@ -24,7 +24,7 @@ from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_lineage
-from dpft.runs.environment import version_of
+from dpft.runs.environment import forget_peak, version_of
 from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
 from dpft.tasks import load_task
@@ -33,7 +33,7 @@ from dpft.training.devices import device_of
 from dpft.training.mechanisms import Data, read_data
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
-from dpft.training.recording import forget_peak, make_record
+from dpft.training.recording import make_record
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
 
@@ -165,8 +165,7 @@ def _train_stage(prepared: Prepared, tracker: Tracking | None) -> LoadedModel:
         return loaded
     if prepared.planted is not None:
         with progress.phase("asking for secrets", None):
-            model, size = loaded.model, run.decode.rows
-            found = prepared.planted.scores(prepared.objective, model, size)
+            found = prepared.planted.scores(prepared.objective, loaded.model, run.decode.rows)
         measured["scores"] = {"canaries": found}
     record = make_record(prepared, session.seconds, measured)
     record["flags"] = with_part_flags(record)

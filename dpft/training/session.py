@@ -131,9 +131,8 @@ class Session(Closing):
             if directory is not None:
                 metrics = stack.enter_context(runs.MetricsLog(directory.metrics, start))
                 if run.record_norms is not None:
-                    norms = stack.enter_context(
-                        runs.MetricsLog(directory.private / runs.NORMS, start)
-                    )
+                    file = directory.private / runs.NORMS
+                    norms = stack.enter_context(runs.MetricsLog(file, start))
             if tracker is not None:
                 tracker.begin(start)
             stop = Stop()
@@ -153,10 +152,10 @@ class Session(Closing):
                 if metrics is not None:
                     # In the ledger.
                     place = {"position": step + mechanism.repeated} if mechanism.repeated else {}
-                    metrics.append(step, lr=rate, **summary, **place)
+                    metrics.append({"step": step, "lr": rate, **summary, **place})
                 if norms is not None and recorded:
                     both = statistics.signal, statistics.noise
-                    norms.append(step, **runs.norms_of(names, recorded, *both))
+                    norms.append(runs.norms_of(step, names, recorded, *both))
                 if tracker is not None:
                     thresholds = statistics.released.thresholds
                     found = tracker.figures(mechanism, names, step, rate, thresholds, summary)

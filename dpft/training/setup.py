@@ -45,7 +45,7 @@ from dpft.training.progress import Progress
 if TYPE_CHECKING:
     from dpft.audit.canaries import Canaries
     from dpft.audit.exposure import Planted
-    from dpft.parallel.pipelined_sums import PipelinedSums
+    from dpft.parallel.pipeline import PipelinedSums
 
 
 @dataclass
@@ -261,7 +261,7 @@ def assemble(
                 count_noise=clip.quantile_noise,
             )
         if isinstance(cohort, Pipeline):
-            from dpft.parallel.pipelined_sums import pipelined
+            from dpft.parallel.pipeline import pipelined
 
             same = clip.groups == "per_device"
             how = clip.partition if same else Partition("per_device", cohort.size)

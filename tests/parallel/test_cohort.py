@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from dpft.config.errors import ConfigError, RankError
 from dpft.parallel.cohort import Pipeline, RankGoneError, Replicas, TrainingCohort, _collective
 from dpft.parallel.parts import taken_apart
-from dpft.parallel.pipelined_sums import pipelined
+from dpft.parallel.pipeline import pipelined
 from dpft.parallel.sharded import Shards
 from dpft.privacy import make_clipper
 from dpft.privacy.quantiles import Quantiles

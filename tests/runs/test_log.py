@@ -81,9 +81,10 @@ def test_resumed_metrics_have_each_step_once_and_spell_what_json_lacks(tmp_path:
     path = tmp_path / "metrics.jsonl"
     with MetricsLog(path) as log:
         for step in range(5):
-            log.append(step, loss=1.0)
+            log.append({"step": step, "loss": 1.0})
     with MetricsLog(path, resume_step=3) as log:
-        log.append(3, loss=math.nan, norms=[math.inf, 1.0], by={"a": -math.inf})
+        wild = {"loss": math.nan, "norms": [math.inf, 1.0], "by": {"a": -math.inf}}
+        log.append({"step": 3, **wild})
     found = read_log(path, REMEDY)
     assert [entry["step"] for entry in found] == [0, 1, 2, 3]
     assert found[3] == {"step": 3, "loss": "nan", "norms": ["inf", 1.0], "by": {"a": "-inf"}}

@@ -23,7 +23,7 @@ def _used(path):
     with RunDirectory.open(path, CONFIG, "") as run:
         run.noise_key()
         with MetricsLog(run.metrics) as log:
-            log.append(0, loss=1.0)
+            log.append({"step": 0, "loss": 1.0})
         save_private_state(run, "audit", 1, {})
         Ledger(run.ledger, {"key": "k"}).close()
         write_predictions(run.generations("test"), [Prediction("s", "p", ("r",))])

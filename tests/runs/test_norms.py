@@ -9,9 +9,9 @@ def test_norms_are_read_as_they_were_written_and_again_from_where_a_run_goes_on(
     with MetricsLog(tmp_path / NORMS) as log:
         for step in (0, 2, 4):
             norms = [torch.full((1, 2), float(step)), torch.full((2, 2), 0.1234567)]
-            log.append(step, **norms_of(["a", "b"], norms, 3, 4))
+            log.append(norms_of(step, ["a", "b"], norms, 3, 4))
     with MetricsLog(tmp_path / NORMS, resume_step=3) as log:
-        log.append(4, **norms_of(["a", "b"], [torch.tensor([[7.0, 8.0]])], None, None))
+        log.append(norms_of(4, ["a", "b"], [torch.tensor([[7.0, 8.0]])]))
     found = read_norms(tmp_path / NORMS)
     assert [(one.step, len(one.values)) for one in found] == [(0, 3), (2, 3), (4, 1)]
     assert found[0].values[1] == (0.123457, 0.123457)

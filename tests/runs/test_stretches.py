@@ -38,7 +38,7 @@ def moved(spent: Path) -> Path:
 
 def test_repeated_steps_have_lines_of_their_own(moved: Path) -> None:
     contents = read_ledger(moved)
-    assert (contents.steps_spent, contents.next_step, contents.repeated) == (5, 3, 2)
+    assert (contents.steps_spent, contents.next_step, contents.stretch.repeated) == (5, 3, 2)
     assert [(entry["step"], "compute" in entry) for entry in contents.entries] == [
         *((0, False), (1, False), (2, False)),
         *((1, True), (2, False)),

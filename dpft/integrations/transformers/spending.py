@@ -265,7 +265,7 @@ class Spending(Closing):
         entry = ledger_entry(self.mechanism, self._clipper, step, statistics.released)
         with _in_our_words():
             self._ledger.spend(step, **entry)
-        self._metrics.append(step, **statistics.summary())
+        self._metrics.append({"step": step, **statistics.summary()})
 
     def seal(self, checkpoint: Path, step: int) -> None:
         """Write the manifest of a complete checkpoint."""

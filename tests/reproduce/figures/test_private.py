@@ -19,7 +19,7 @@ def run(tmp_path):
     with MetricsLog(folder / "private" / NORMS) as log:
         for step in range(0, 31, 5):
             norms = [torch.arange(160.0).view(40, 4) + step]
-            log.append(step, **norms_of(GROUPS, norms, None, None))
+            log.append(norms_of(step, GROUPS, norms))
     return folder
 
 
@@ -56,7 +56,7 @@ def test_scores_stand_over_the_ratio_of_the_first_steps(tmp_path):
             for step in range(40):
                 # Ratios of 0.1 and 0.2 by turns; those behind the first 30 steps do not count.
                 signal = seed * (1 + step % 2 if step < 30 else 99)
-                log.append(step, **norms_of(["all"], [torch.ones(3, 1)], signal, 10))
+                log.append(norms_of(step, ["all"], [torch.ones(3, 1)], signal, 10))
     figure = example.content("li2022/3b", tmp_path)
     (series,) = figure.panels[0].series
     assert series.label == "batches of 512"
