@@ -8,6 +8,7 @@ published, see `samples`.
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,11 +121,9 @@ def gather(target: Target) -> Gathered:
 
     record = read("record.json", lambda: read_record(path))
     ledger = read("ledger.jsonl", lambda: read_ledger(path / "ledger.jsonl"))
-    identity = read(
-        "identity.json", lambda: parse_json(regular(path / "identity.json").read_bytes())
-    )
+    file = path / "identity.json"
+    identity = read(file.name, lambda: parse_json(regular(file).read_bytes()))
     identity = identity if isinstance(identity, dict) else {}
-    config = section(record or identity, "config")
     texts = read("generations", lambda: {} if record is None else samples(path, record))
     for problem in _disagreements(record, ledger) if record is not None else ():
         report(problem)
@@ -137,7 +136,7 @@ def gather(target: Target) -> Gathered:
         target=target,
         record=record,
         ledger=ledger,
-        config=config,
+        config=section(record or identity, "config"),
         problems=tuple(problems),
         ledger_is_damaged=ledger is None and (path / "ledger.jsonl").exists(),
         samples=texts or {},
@@ -151,18 +150,13 @@ def siblings(run: Gathered) -> list[Gathered]:
     """
     own, found = run.target.path.resolve(), list[Gathered]()
     for path in sorted(own.parent.iterdir()):
-        if path == own or path.is_symlink() or is_set_aside(path):
-            continue
-        try:
+        with suppress(DpftError, OSError, ValueError, LookupError, TypeError):  # not trained
             record = parse_json(regular(path / RECORD).read_bytes())
             same = record["config"]["task"] == run.config.get("task")
-            if not same or record["privacy"]["kind"] == "private":
-                continue
-        except (DpftError, OSError, ValueError, LookupError, TypeError):  # not trained, or damaged
-            continue
-        other = gather(Target(path, path.name))
-        found += [] if other.problems else [other]
-    return found
+            other = path != own and not path.is_symlink() and not is_set_aside(path)
+            if other and same and record["privacy"]["kind"] != "private":
+                found.append(gather(Target(path, path.name)))
+    return [other for other in found if not other.problems]
 
 
 def published(record: Mapping[str, Any], split: str) -> bool:
@@ -208,10 +202,8 @@ def _disagreements(record: Mapping[str, Any], ledger: LedgerContents | None) -> 
     parts = (section(one, "mechanism") for one in (ledger.header, record))
     under, stated_under = ({k: v for k, v in one.items() if k != "repeated"} for one in parts)
     if under != stated_under:
-        yield (
-            "ledger.jsonl was spent under another mechanism than record.json states: "
-            f"{_DO_NOT_RELY}"
-        )
+        unlike = "was spent under another mechanism than record.json states"
+        yield f"ledger.jsonl {unlike}: {_DO_NOT_RELY}"
     taken = record["privacy"]["steps_taken"]
     spent, rdp = ledger.epsilon, section(record["privacy"], "epsilon").get("rdp")
     if ledger.steps_spent != taken:
