@@ -175,7 +175,7 @@ class RunDirectory(Closing):
 
     def mark_done(self) -> None:
         """Write the done-marker, last of all files: it lists what the run now consists of."""
-        self._write(self.done_marker, marked(self.path, self.config_hash).spelled())
+        self._write(self.done_marker, marked(self.path, self.config_hash))
 
     def clear(self) -> Path:
         """Move the run aside to ``<name>.old-N``, which is returned, and start an empty one.

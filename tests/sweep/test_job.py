@@ -54,7 +54,7 @@ def finish(raw, bleu=0.25):
     settings = config(decode={"split": run.decode.split})
     record = whole(private=False, settings=settings, scores={run.decode.split: section})
     (path / "record.json").write_text(json.dumps(record))
-    (path / "DONE").write_text(marked(path, config_hash(run.identity())).spelled())
+    (path / "DONE").write_text(marked(path, config_hash(run.identity())))
 
 
 def failure_of(folder, *overrides):

@@ -115,7 +115,7 @@ def release(
         write_lineage(fresh / "model", chosen)
     if (marker := read_marker(trial)) is not None:
         # Other files than the trial's: the record has another guarantee, and there is no ledger.
-        text = marked(fresh, marker.config_hash).spelled()
+        text = marked(fresh, marker.config_hash)
         (fresh / DONE).write_text(text, encoding="utf-8")
     fsync_tree(fresh)
     # The times of the trials would show how many there were; a kill may come after the release,
