@@ -86,9 +86,9 @@ def test_each_evaluation_is_logged_once_however_often_the_run_is_stopped(tmp_pat
             at.clear()
             raise KilledError
 
-    def ask(evaluations, step, model):
+    def ask(evaluations, step):
         fail_at("evaluated", step)
-        return genuine(evaluations, step, model)
+        return genuine(evaluations, step)
 
     def saved(directory, step, *rest):
         fail_at("saved", step)
