@@ -14,6 +14,7 @@ from dpft.tasks import load_task
 from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.mixed import Mixed
 from dpft.training import setup as preparation
+from dpft.training.mechanisms import read_data
 from dpft.training.progress import Progress
 from dpft.training.run import run_experiment
 
@@ -85,7 +86,8 @@ def prepared(tmp_path, monkeypatch, *more):
     run = settings(tmp_path, "run", *more)
     text = OmegaConf.to_yaml(OmegaConf.create(run.raw))
     with RunDirectory.open(tmp_path / "run", run.identity(), text) as directory:
-        found = preparation.prepare(run, load_task(run.task), directory, Progress())
+        data = read_data(run, load_task(run.task), Progress())
+        found = preparation.prepare(run, data, directory, Progress())
     found.parts.clipper.close()
     return found, checked
 
