@@ -28,7 +28,7 @@ _SERVER.set_forkserver_preload(
         *("dpft.tasks.own_texts", "dpft.tasks.base", "dpft.tasks.classification"),
         *("dpft.tasks.samples.own", "dpft.tasks.objectives.causal", "dpft.models.lora"),
         *("pandas", "peft", "transformers.models.gpt2.modeling_gpt2"),
-        *("dpft.parallel.parts", "dpft.parallel.sharded", "dpft.parallel.pipelined_sums"),
+        *("dpft.parallel.parts", "dpft.parallel.sharded", "dpft.parallel.pipeline"),
         "tests.warm",
     ]
 )

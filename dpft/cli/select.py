@@ -89,7 +89,7 @@ def run_trials(
     secho("The number of trials is secret, and so is every trial but the best", err=True)
     before = os.umask(0o077)  # started processes inherit it
     try:
-        with DirectoryLock.acquire(folder.path):
+        with DirectoryLock(folder.path):
             folder.describe(trials, lines, plan)
             status = run_points(trials, lines, folder)  # progress would tell how many there are
             rows = States(folder).rows()

@@ -94,7 +94,7 @@ def run_sweep(
     if dry_run:
         _show_plan(plan, folder)
         return
-    with DirectoryLock.acquire(folder.path):
+    with DirectoryLock(folder.path):
         folder.describe(parsed, lines, plan)
         states = States(folder)
         echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)

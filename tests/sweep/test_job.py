@@ -43,7 +43,7 @@ def finish(raw):
     path = run_path(parse(raw))
     path.mkdir(parents=True)
     (path / "record.json").write_text(json.dumps(record(bleu=0.25)))
-    (path / "DONE").write_text(marked(path, config_hash(parse(raw).identity())).spelled())
+    (path / "DONE").write_text(marked(path, config_hash(parse(raw).identity())))
 
 
 def failure_of(folder, *overrides):

@@ -128,7 +128,7 @@ def by_hand(tmp_path, monkeypatch):
                 (point.path / "config.yaml").write_text("runs_dir: there\nname: null\nseed: 5\n")
                 (point.path / "model").mkdir()
                 (point.path / "model/weights").write_text(f"{score}")
-                (point.path / "DONE").write_text(marked(point.path, point.digest).spelled())
+                (point.path / "DONE").write_text(marked(point.path, point.digest))
             return 0
 
         monkeypatch.setattr(Trials, "draw", lambda self, key: len(scores))

@@ -44,7 +44,7 @@ def started(path, steps):
 def finished(point, **sections):
     point.path.mkdir(parents=True)
     (point.path / "record.json").write_text(json.dumps(record(bleu=0.25, **sections)))
-    (point.path / "DONE").write_text(marked(point.path, point.digest).spelled())
+    (point.path / "DONE").write_text(marked(point.path, point.digest))
 
 
 def test_every_state_is_told(folder, points, capsys, monkeypatch):
