@@ -103,7 +103,7 @@ def compared(name: str, precision: str, style: str, dropout: float = 0.0) -> dic
     import torch
 
     from dpft.privacy import LostRecordError, make_clipper
-    from dpft.tasks.objectives.base import Batch
+    from dpft.tasks.objectives.objective import Batch
     from dpft.tasks.units import UnitBatch
     from dpft.training import executors
     from dpft.training.statistics import StepStatistics
@@ -281,7 +281,7 @@ def variant(style: str, how: str, name: str, batch: int, length: int) -> tuple[A
 
     from dpft.privacy import make_clipper
     from dpft.reproduce.bench import workloads
-    from dpft.tasks.objectives.base import Batch
+    from dpft.tasks.objectives.objective import Batch
     from dpft.tasks.units import UnitBatch
     from dpft.training import executors
     from dpft.training.statistics import StepStatistics

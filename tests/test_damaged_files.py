@@ -10,8 +10,8 @@ from dpft.config.errors import DpftError
 from dpft.runs import CheckpointError, Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
 from dpft.runs.log import NORMS, MetricsLog, norms_of, read_norms
-from dpft.sweep.folder import SweepFolder
 from dpft.sweep.points import read_list
+from dpft.sweep.sweep_folder import SweepFolder
 from dpft.tasks import load_task
 from tests.report.pages.example import record
 

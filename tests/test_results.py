@@ -14,7 +14,7 @@ from dpft.privacy.accounting import rdp_curve, spent
 from dpft.report.comparison import as_markdown, row
 from dpft.reproduce import papers
 from dpft.reproduce.figures import catalog
-from dpft.reproduce.tables.plan import make_plan
+from dpft.reproduce.tables.planned import make_plan
 from dpft.reproduce.tables.record_index import Index, match_key
 from dpft.runs.record import check_record, read_table
 from dpft.sweep import points as sweep

@@ -17,7 +17,6 @@ from dpft.runs.directory import DirectoryLock
 from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.points import (
     SweepPlan,
     chooses_by_test,
@@ -28,6 +27,7 @@ from dpft.sweep.points import (
 )
 from dpft.sweep.process import run_points
 from dpft.sweep.state import DONE, WAITING, PointState, States, as_table
+from dpft.sweep.sweep_folder import SweepFolder, default_name, folder_of
 
 
 def main(

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpft.config.errors import DpftError
-from dpft.config.files import regular
 from dpft.config.flags import TRAINED_BASE, Flag, has
 from dpft.config.folder import settings_of
 from dpft.config.published import PUBLISHED_TASKS, is_other_size, is_part
+from dpft.config.regular_files import regular
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import parse_json
 from dpft.runs.finished import CONFIG, GENERATIONS, LEDGER, RECORD, damages

@@ -10,9 +10,9 @@ from dpft.config.schema import Clip, Optim, Run
 from dpft.privacy import Mechanism
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import default_delta
-from dpft.tasks.base import Task
-from dpft.tasks.objectives.base import Instance
-from dpft.tasks.objectives.records import Record
+from dpft.tasks.objectives.objective import Instance
+from dpft.tasks.objectives.record_types import Record
+from dpft.tasks.task import Task
 from dpft.tasks.views import Owners
 from dpft.training.progress import Progress
 

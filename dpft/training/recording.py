@@ -12,7 +12,7 @@ from dpft.models.nf4 import count
 from dpft.privacy.guarantee import guarantee
 from dpft.runs.environment import peak
 from dpft.runs.lineage import lineage_caveats
-from dpft.tasks.base import Task
+from dpft.tasks.task import Task
 from dpft.training.setup import Prepared, own_parts
 
 

@@ -25,21 +25,21 @@ from dpft.models.nf4 import pack
 from dpft.parallel.cohort import Pipeline, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
-from dpft.privacy.cohort import Cohort
 from dpft.privacy.guarantee import own_caveats
 from dpft.privacy.noise import NOISE_VERSION
+from dpft.privacy.processes import Cohort
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
 from dpft.runs.atomic import sha256_file
 from dpft.tasks import TASKS
-from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.metrics.shown import rare
-from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
-from dpft.tasks.objectives.records import Record
+from dpft.tasks.objectives.objective import Instance, Objective, cut_in_encoding
+from dpft.tasks.objectives.record_types import Record
+from dpft.tasks.task import Task, fingerprint
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import check_scored, held_out_records, must_be_apart

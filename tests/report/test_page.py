@@ -18,8 +18,8 @@ from dpft.report.page import bounds
 from dpft.report.plot import drawn
 from dpft.runs.finished import marked
 from dpft.sweep.find import find
-from dpft.sweep.folder import Failure, folder_of
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
+from dpft.sweep.sweep_folder import Failure, folder_of
 from tests.report.pages.example import (
     DELTA,
     LOSSES,

@@ -16,7 +16,7 @@ from dpft.runs import (
     config_hash,
     save_private_state,
 )
-from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.objective import Prediction
 from dpft.training.predictions import write_predictions
 from tests.runs.conftest import CONFIG
 

@@ -13,8 +13,8 @@ from dpft.runs import RunLockedError, config_hash
 from dpft.runs.finished import marked
 from dpft.runs.folders import run_path
 from dpft.sweep import job
-from dpft.sweep.folder import Failure, SweepFolder
 from dpft.sweep.job import run_point
+from dpft.sweep.sweep_folder import Failure, SweepFolder
 from tests.report.pages.example import record
 
 

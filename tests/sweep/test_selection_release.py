@@ -20,8 +20,8 @@ from dpft.runs.finished import marked
 from dpft.runs.ledger import chained_lines
 from dpft.sweep.find import find
 from dpft.sweep.points import ParsedOverrides, make_plan
-from dpft.sweep.selection.draw import Selection, Trials, draw
 from dpft.sweep.selection.release import best
+from dpft.sweep.selection.trials import Selection, Trials, draw
 from dpft.training.trained import loaded_run
 from tests.report.pages.example import config as settings_of
 from tests.report.pages.example import mechanism, record

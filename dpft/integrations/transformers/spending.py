@@ -25,7 +25,7 @@ from dpft.integrations.transformers.arguments import PrivacyArguments
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise
-from dpft.report.guarantee import as_markdown, mechanism_rows
+from dpft.report.statements import as_markdown, mechanism_rows
 from dpft.runs import lineage
 from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
 from dpft.runs.directory import PRIVATE_README, DirectoryLock

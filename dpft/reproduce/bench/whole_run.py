@@ -13,7 +13,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import override, setting_of
 from dpft.config.schema import parse
-from dpft.report.table import TextTable
+from dpft.report.text_table import TextTable
 
 if TYPE_CHECKING:
     from dpft.training.loop import Phase

@@ -17,7 +17,7 @@ import torch
 
 from dpft.config.errors import DpftError
 from dpft.reproduce.bench import workloads
-from dpft.reproduce.bench.catalog import PEERS
+from dpft.reproduce.bench.choices import PEERS
 from dpft.reproduce.bench.measure import MARK, READY, STEP
 from dpft.reproduce.bench.workloads import Inputs, Step
 from dpft.runs.environment import forget_peak, peak

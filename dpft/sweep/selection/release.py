@@ -22,7 +22,7 @@ from dpft.runs.finished import DONE, damages, marked, read_marker
 from dpft.runs.folders import stored_config
 from dpft.runs.ledger import read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.selection.draw import Selection, Trials
+from dpft.sweep.selection.trials import Selection, Trials
 from dpft.tasks.scores import score
 
 # Of the trial, next to its record: what the verbs that use a trained run look for and use.
