@@ -4,4 +4,4 @@ from dpft.privacy import register_rules
 
 __version__ = "0.1.0"
 
-register_rules("dpft.models.layers")
+register_rules("dpft.models.layer_rules")

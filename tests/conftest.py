@@ -65,8 +65,8 @@ def quick_scores() -> Iterator[None]:
     """Scores of e2e without Java: the metric has other tests."""
     scores = {"BLEU": 0.5, "NIST": 1.0, "METEOR": 0.2, "ROUGE_L": 0.3, "CIDEr": 0.4}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpft.tasks.metrics.e2e.score", lambda predictions, references: scores)
-        patch.setattr("dpft.tasks.metrics.e2e.signature", lambda: "quick")
+        patch.setattr("dpft.tasks.metrics.e2e_scores.score", lambda predictions, references: scores)
+        patch.setattr("dpft.tasks.metrics.e2e_scores.signature", lambda: "quick")
         yield
 
 

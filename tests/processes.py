@@ -24,11 +24,11 @@ _SERVER.set_forkserver_preload(
         *("dpft.cli.app", "hydra", "dpft.cli.train", "dpft.training.run"),
         # What a run imports on its way.
         *("prv_accountant", "dp_accounting.rdp", "dp_accounting.pld.privacy_loss_distribution"),
-        *("sacrebleu", "rouge_score.rouge_scorer", "dpft.tasks.metrics.e2e"),
-        *("dpft.tasks.own_texts", "dpft.tasks.base", "dpft.tasks.classification"),
-        *("dpft.tasks.samples.own", "dpft.tasks.objectives.causal", "dpft.models.lora"),
+        *("sacrebleu", "rouge_score.rouge_scorer", "dpft.tasks.metrics.e2e_scores"),
+        *("dpft.tasks.own_texts", "dpft.tasks.task", "dpft.tasks.classification"),
+        *("dpft.tasks.samples.repair_shop", "dpft.tasks.objectives.causal", "dpft.models.lora"),
         *("pandas", "peft", "transformers.models.gpt2.modeling_gpt2"),
-        *("dpft.parallel.parts", "dpft.parallel.sharded", "dpft.parallel.pipelined_sums"),
+        *("dpft.parallel.parts", "dpft.parallel.sharded", "dpft.parallel.pipeline"),
         "tests.warm",
     ]
 )

@@ -10,6 +10,7 @@ from dpft.config.schema import Run, parse
 from dpft.privacy.noise import GaussianNoise
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
+from dpft.training.mechanisms import read_data
 from dpft.training.progress import Progress
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
@@ -39,30 +40,27 @@ def ready(run: Run, cohort=None) -> Iterator[tuple[Prepared, runs.RunDirectory, 
     other = cohort is not None and cohort.rank > 0  # the first rank has the folder
     opened = nullcontext() if other else runs.RunDirectory.open(run_path(run), run.identity(), "")
     with opened as directory, Progress() as progress:
-        prepared = prepare(run, load_task(run.task), directory, progress, cohort)
+        data = read_data(run, load_task(run.task), progress)
+        prepared = prepare(run, data, directory, progress, cohort)
         try:
             yield prepared, directory, progress
         finally:
             prepared.parts.clipper.close()
 
 
-@contextmanager
-def session(run: Run, cohort=None) -> Iterator[Session]:
-    """A run before its first step, with its tracker if it has one."""
+def taken(run: Run, cohort=None) -> Session:
+    """A session whose steps are all taken, tracked if the run is."""
     with ready(run, cohort) as (prepared, directory, progress):
-        tracking = Tracking.of(run, directory, progress.warn) if run.track.name != "none" else None
-        with (
-            tracking or nullcontext() as tracker,
-            Session(run, prepared, directory, progress, tracker) as begun,
-        ):
-            yield begun
+        tracked = run.track.name != "none"
+        tracking = Tracking(run, directory.path, progress.warn) if tracked else nullcontext()
+        with tracking as tracker, Session(prepared) as session:
+            session.train(tracker)
+        return session
 
 
 def trained(run: Run, cohort=None) -> Prepared:
     """All steps taken, neither decoded nor recorded."""
-    with session(run, cohort) as begun:
-        begun.train()
-        return begun.prepared
+    return taken(run, cohort).prepared
 
 
 class Killed(BaseException):

@@ -9,9 +9,9 @@ import torch
 from dpft.config.errors import DpftError
 from dpft.runs import CheckpointError, Ledger, RunDirectory, checkpoint, read_ledger, read_record
 from dpft.runs.folders import stored_config
-from dpft.runs.log import NormsLog, read_norms
-from dpft.sweep.folder import SweepFolder
+from dpft.runs.log import NORMS, MetricsLog, norms_of, read_norms
 from dpft.sweep.points import read_list
+from dpft.sweep.sweep_folder import SweepFolder
 from dpft.tasks import load_task
 from tests.report.pages.example import record
 
@@ -28,8 +28,8 @@ def whole(tmp_path_factory):
             for step in range(3):
                 ledger.spend(step, epsilon_rdp=step + 0.5)
         checkpoint.save(run, 2, {"w": torch.arange(6.0)}, {"lr": 0.5})
-        with NormsLog(run.private, 1, ["all"]) as norms:
-            norms.append(0, [torch.ones(3, 1)])
+        with MetricsLog(run.private / NORMS) as norms:
+            norms.append(norms_of(0, ["all"], [torch.ones(3, 1)]))
         run.mark_done()
     (base / "record.json").write_text(json.dumps(record()))
     rows = [{"source": "one", "target": "eins"}] * 3

@@ -16,7 +16,7 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.privacy import Mechanism, Quantiles, UnsupportedLayerError, accounting, make_clipper
 from dpft.tasks.metrics import coco, scorers
-from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.objective import Prediction
 from dpft.tasks.table_files import read_table
 from tests.privacy.reference import equals_loop
 

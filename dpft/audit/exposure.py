@@ -18,8 +18,8 @@ import numpy.typing as npt
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Audit
 from dpft.privacy import keys
-from dpft.tasks.objectives.base import Instance
-from dpft.tasks.objectives.records import Record, TextRecord
+from dpft.tasks.objectives.objective import Instance
+from dpft.tasks.objectives.record_types import Record, TextRecord
 
 Array = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from dpft.config.errors import ConfigError
 if TYPE_CHECKING:
     from dpft.config.schema import Run
     from dpft.models.load import LoadedModel
-    from dpft.tasks.base import Task
+    from dpft.tasks.task import Task
 
 
 def check(run: Run, task: Task) -> None:

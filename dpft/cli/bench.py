@@ -19,7 +19,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
 from dpft.report.terminal import echo
-from dpft.reproduce.bench import catalog, measure
+from dpft.reproduce.bench import choices, measure
 from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import usable_cores
 
@@ -40,7 +40,7 @@ def main(
     length: Annotated[int | None, typer.Option(help="Tokens per record, T.")] = None,
     styles: Annotated[
         str, typer.Option(help="Clipping styles, with commas; uniform:6 for six groups; all.")
-    ] = catalog.DEFAULT_STYLES,
+    ] = choices.DEFAULT_STYLES,
     peers: Annotated[
         str,
         typer.Option(
@@ -49,7 +49,7 @@ def main(
     ] = "",
     rounds: Annotated[
         int, typer.Option(help="Fresh processes per style, interleaved.")
-    ] = catalog.DEFAULT_ROUNDS,
+    ] = choices.DEFAULT_ROUNDS,
     steps: Annotated[int | None, typer.Option(help="Timed steps per process.")] = None,
     untied: Annotated[
         bool, typer.Option("--untied", help="Output head and embedding are separate parameters.")
@@ -58,7 +58,7 @@ def main(
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16 (autocast) or float64.")
     ] = "float32",
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = catalog.DEFAULT_OUT,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = choices.DEFAULT_OUT,
 ) -> None:
     """Time and memory of clipping, against non-private training and peers: dpft bench --model gpt2
 
@@ -86,7 +86,7 @@ def main(
         raise ConfigError(f"got {overrides[0]}; expected it next to --run")
     from dpft.reproduce.bench import documents
 
-    settings = catalog.BenchSettings.make(**typed, threads=threads)
+    settings = choices.BenchSettings.make(**typed, threads=threads)
     if settings.peers and find_spec("opacus") is None:
         raise ConfigError(
             "peers need Opacus, which is not installed: type pip install 'dpft[peers]'"

@@ -13,7 +13,7 @@ from dpft.config.overrides import override
 from dpft.config.schema import parse
 from dpft.report.terminal import echo
 from dpft.tasks import load_task
-from dpft.tasks.base import SPLITS, Task
+from dpft.tasks.task import SPLITS, Task
 
 
 def main(

@@ -30,7 +30,7 @@ def main(
     """
     from dpft.report.card import loader
     from dpft.report.comparison import print_guarantee
-    from dpft.training.export import export
+    from dpft.training.exported import export
     from dpft.training.trained import loaded_run
 
     trained, folder = loaded_run(path), to or path / "export"

@@ -10,8 +10,8 @@ from dpft.cli.options import Benches, MakeRuns, OnlyMissing, Overrides, Records,
 from dpft.cli.output import make_console, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError
-from dpft.report.table import TextTable
 from dpft.report.terminal import echo
+from dpft.report.text_table import TextTable
 from dpft.reproduce.bench.documents import read_benches
 from dpft.reproduce.figures.catalog import FigureKind, Inputs, figures, load, plan_tables
 from dpft.reproduce.tables.record_index import Index

@@ -78,7 +78,7 @@ def main(
     if settings.n is None:
         raise SettingError("n", Missing.UNSET, advice="type n=1000, the number of records")
     from dpft.privacy.guarantee import Guarantee
-    from dpft.synthesis.records import (
+    from dpft.synthesis.synthetic import (
         as_markdown,
         find_sources,
         sample,
@@ -161,7 +161,7 @@ def main(
 
 def _overlap(trained: "TrainedRun", path: Path, file: Path) -> None:
     """Write how much written records, and held-out ones, have in common with training records."""
-    from dpft.synthesis.records import overlaps, read_generated, written_text
+    from dpft.synthesis.synthetic import overlaps, read_generated, written_text
     from dpft.training.held_out import check_scored
 
     made = read_generated(trained.task, file, trained.record["config_hash"])

@@ -11,7 +11,7 @@ import typer
 from dpft.config.errors import SettingError, one_of
 from dpft.report.terminal import echo
 from dpft.reproduce.tables.cells import Missing
-from dpft.reproduce.tables.plan import SCALES
+from dpft.reproduce.tables.planned import SCALES
 from dpft.reproduce.tables.record_index import FOLDERS, Index, make_index, usual_folders
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from dpft.config.errors import ConfigError, suggestion
-from dpft.config.files import regular
 from dpft.config.overrides import override, setting_of
+from dpft.config.regular_files import regular
 from dpft.report.terminal import echo
 
 RECIPES = Path(__file__).parents[1] / "config/recipes"

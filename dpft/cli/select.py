@@ -13,11 +13,11 @@ from dpft.config.overrides import override
 from dpft.parallel.launch import check_launcher
 from dpft.report.terminal import echo, secho
 from dpft.runs.directory import DirectoryLock
-from dpft.sweep.folder import checked_name, default_name, folder_of
 from dpft.sweep.points import ParsedOverrides, make_plan, parse_arguments
 from dpft.sweep.process import run_points
-from dpft.sweep.selection.draw import Selection, Trials, check, draw
+from dpft.sweep.selection.trials import Selection, Trials, check, draw
 from dpft.sweep.state import DONE, States
+from dpft.sweep.sweep_folder import checked_name, default_name, folder_of
 
 
 def main(
@@ -89,7 +89,7 @@ def run_trials(
     secho("The number of trials is secret, and so is every trial but the best", err=True)
     before = os.umask(0o077)  # started processes inherit it
     try:
-        with DirectoryLock.acquire(folder.path):
+        with DirectoryLock(folder.path):
             folder.describe(trials, lines, plan)
             status = run_points(trials, lines, folder)  # progress would tell how many there are
             rows = States(folder).rows()

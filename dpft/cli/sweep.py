@@ -17,7 +17,6 @@ from dpft.runs.directory import DirectoryLock
 from dpft.runs.finished import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.folder import SweepFolder, default_name, folder_of
 from dpft.sweep.points import (
     SweepPlan,
     chooses_by_test,
@@ -28,6 +27,7 @@ from dpft.sweep.points import (
 )
 from dpft.sweep.process import run_points
 from dpft.sweep.state import DONE, WAITING, PointState, States, as_table
+from dpft.sweep.sweep_folder import SweepFolder, default_name, folder_of
 
 
 def main(
@@ -94,7 +94,7 @@ def run_sweep(
     if dry_run:
         _show_plan(plan, folder)
         return
-    with DirectoryLock.acquire(folder.path):
+    with DirectoryLock(folder.path):
         folder.describe(parsed, lines, plan)
         states = States(folder)
         echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)

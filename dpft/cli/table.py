@@ -8,11 +8,11 @@ from dpft.cli.options import MakeRuns, OnlyMissing, OutFile, Overrides, Records,
 from dpft.cli.output import make_console, warn, warn_left_out
 from dpft.cli.paper_runs import Request, print_missing
 from dpft.config.errors import ConfigError, suggestion
-from dpft.report.table import TextTable
 from dpft.report.terminal import echo
+from dpft.report.text_table import TextTable
 from dpft.reproduce import papers
 from dpft.reproduce.tables.cells import epsilons, fill, missing
-from dpft.reproduce.tables.plan import make_plan
+from dpft.reproduce.tables.planned import make_plan
 from dpft.runs.atomic import write_atomic
 
 

@@ -45,7 +45,7 @@ def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> Load
 
             return with_rgp(loaded, settings, needs, seed)
         case _:
-            from dpft.models.select import select
+            from dpft.models.trained_part import select
 
             select(loaded.model, settings, needs)
             return loaded

@@ -12,7 +12,7 @@ from dpft.config.errors import ModelError, SettingError
 from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
-from dpft.models.select import attention_modules, has_new_head, head_modules
+from dpft.models.trained_part import attention_modules, has_new_head, head_modules
 
 # What families call the projections to queries and values; some have one for all three.
 _PROJECTIONS = (

@@ -26,7 +26,7 @@ from dpft.config.errors import ModelError
 from dpft.config.schema import Adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
-from dpft.models.select import has_new_head, own_head_parameters, transformer_blocks
+from dpft.models.trained_part import has_new_head, own_head_parameters, transformer_blocks
 from dpft.privacy import keys
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -66,14 +67,18 @@ def _connected(device: torch.device) -> Iterator[None]:
         lost = isinstance(error, RuntimeError) and "gloo/transport" in str(error)
         if lost or isinstance(error, RankGoneError | dist.DistError):
             gone = error if isinstance(error, RankGoneError) else RankGoneError(error)
-            raise RankError(_read_reason(store) or str(gone)) from error
+            reason = ""
+            with suppress(RuntimeError):  # the store was a rank's, which is gone
+                if store.check([_REASON]):
+                    reason = store.get(_REASON).decode(errors="replace")
+            raise RankError(reason or str(gone)) from error
         if not isinstance(error, RankError):
             why = f"stopped at an error ({type(error).__name__}: {error}); see its messages"
             if isinstance(error, DpftError):
                 why = f"stopped: {error}"
             elif isinstance(error, KeyboardInterrupt):
                 why = "was interrupted; the same command continues from the last checkpoint"
-            with suppress(RuntimeError):  # the store was a rank's, which is gone
+            with suppress(RuntimeError):
                 rank, size = dist.get_rank(), dist.get_world_size()
                 store.compare_set(_REASON, "", f"rank {rank} of {size} {why}")
         raise
@@ -84,7 +89,9 @@ def _connected(device: torch.device) -> Iterator[None]:
 def _connect(backend: str) -> Store:
     """Make the group of all ranks, and return their store."""
     try:
-        with _ended_by_signals():
+        # torch waits here for ranks that may have died, in C++, where no handler of Python's is
+        # called; nothing has started.
+        with handled_by(signal.SIG_DFL):
             store, rank, size = next(rendezvous("env://", timeout=_JOINING))
             # torchrun's store outlives its ranks: restarted ones must not read the addresses of
             # the dead.
@@ -105,27 +112,20 @@ def _connect(backend: str) -> Store:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the process on the spot, unless they are ignored.
+def handled_by(handler: Any) -> Iterator[dict[int, Any]]:
+    """Handle Ctrl-C and SIGTERM by ``handler``, unless they are ignored or end the process anyway.
 
-    torch waits here for ranks that may have died, in C++, where no handler of Python's is called;
-    nothing has started.
+    Yields the usual handlers by signal, which return at the end.
     """
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+    usual: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # others may set no handlers
         for number in (signal.SIGINT, signal.SIGTERM):
-            if callable(usual := signal.getsignal(number)):
-                handlers[number] = usual
-                signal.signal(number, signal.SIG_DFL)
+            if callable(own := signal.getsignal(number)):
+                usual[number] = own
+                signal.signal(number, handler)
     try:
-        yield
+        yield usual
     finally:
-        for number, usual in handlers.items():
-            signal.signal(number, usual)
-
-
-def _read_reason(store: Store) -> str:
-    with suppress(RuntimeError):
-        if store.check([_REASON]):
-            return store.get(_REASON).decode(errors="replace")
-    return ""
+        for given, own in usual.items():
+            if signal.getsignal(given) == handler:
+                signal.signal(given, own)

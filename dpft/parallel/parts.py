@@ -10,14 +10,14 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
@@ -31,6 +31,7 @@ from torch.futures import Future
 from dpft.config.errors import RankError
 from dpft.parallel.cohort import RankGoneError, TrainingCohort
 
+WEIGHTS, _OPTIMIZER = "weights/", "optimizer/"  # names of tensors begin with either
 _TYPES = {
     **{torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"},
     **{torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8"},
@@ -98,25 +99,27 @@ def described(folder: Path) -> dict[str, Tensor]:
 
 
 def taken_apart(
-    optimizer: torch.optim.Optimizer, names: Sequence[str], cohort: TrainingCohort
+    moved: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, cohort: TrainingCohort
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return an optimizer's state on this rank as tensors and plain data; collective.
+    """Return weights and optimizer state as this rank's tensors and plain data; collective.
 
     Args:
-        optimizer: over the same parameters on every rank, of which it has moved those that it has.
-        names: of the parameters, in the optimizer's order.
+        moved: the same names on every rank, in the optimizer's order; parameters of which this
+            rank has nothing are on the meta device.
+        optimizer: over ``moved``.
         cohort: the ranks.
 
     Returns:
-        This rank's tensors by ``PARAMETER/NAME``, and plain data that all ranks share.
+        This rank's tensors by ``weights/PARAMETER`` and ``optimizer/PARAMETER/NAME``, and plain
+        data that all ranks share.
     """
-    state = optimizer.state_dict()
-    tensors: dict[str, Tensor] = {}
+    tensors = {f"{WEIGHTS}{name}": own.detach() for name, own in moved.items() if not own.is_meta}
+    names, state = list(moved), optimizer.state_dict()
     values: dict[str, dict[str, Any]] = {}
     for index, held in state["state"].items():
         for name, value in held.items():
             if isinstance(value, Tensor):
-                tensors[f"{names[index]}/{name}"] = value
+                tensors[f"{_OPTIMIZER}{names[index]}/{name}"] = value
             else:
                 values.setdefault(names[index], {})[name] = value
     if cohort.owners:  # each rank knows the parameters that it moves
@@ -125,47 +128,43 @@ def taken_apart(
     return tensors, {"groups": groups, "values": values}
 
 
-def room_for(
-    optimizer: torch.optim.Optimizer, names: Sequence[str], saved: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return tensors to be filled, divided and placed as the parameters are.
-
-    ``saved`` are tensors of their types and whole shapes, by ``PARAMETER/NAME``; the others are
-    those of `taken_apart`.
-    """
-    moved = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    parameters, room = dict(zip(names, moved, strict=True)), {}
-    for key, like in saved.items():
-        parameter = parameters[key.rpartition("/")[0]]
-        if like.dim() and like.shape == parameter.shape:
-            room[key] = torch.zeros_like(parameter, dtype=like.dtype, requires_grad=False)
-        else:  # a single number is in main memory, as a count of steps is
-            device = parameter.device if like.dim() else torch.device("cpu")
-            room[key] = torch.zeros(like.shape, dtype=like.dtype, device=device)
-    return room
-
-
 def put_together(
+    moved: Mapping[str, nn.Parameter],
     optimizer: torch.optim.Optimizer,
-    names: Sequence[str],
-    own: Collection[str],
-    tensors: Mapping[str, Tensor],
+    written: Mapping[str, Tensor],
+    fill: Callable[[Mapping[str, Tensor]], None],
     rest: Mapping[str, Any],
 ) -> None:
-    """Give an optimizer the state that `taken_apart` returned: ``tensors`` and ``rest``.
+    """Give parameters and an optimizer what `taken_apart` returned, on this or other ranks.
 
-    ``own`` are the names of the parameters that this rank holds.
+    Args:
+        moved: as of `taken_apart`.
+        optimizer: over ``moved``.
+        written: all tensors by name, without values, of their types and whole shapes.
+        fill: puts values into tensors, or into this rank's parts of them; collective.
+        rest: the plain data.
     """
+    own = {name: parameter for name, parameter in moved.items() if not parameter.is_meta}
+    targets = {f"{WEIGHTS}{name}": parameter.detach() for name, parameter in own.items()}
     state = {name: dict(held) for name, held in rest["values"].items() if name in own}
-    for key, tensor in tensors.items():
-        name, _, kind = key.rpartition("/")
-        state.setdefault(name, {})[kind] = tensor
+    for key, like in written.items():
+        name, _, kind = key.removeprefix(_OPTIMIZER).rpartition("/")
+        if not key.startswith(_OPTIMIZER) or name not in own:
+            continue
+        parameter = own[name]
+        if like.dim() and like.shape == parameter.shape:  # divided and placed as it is
+            room = torch.zeros_like(parameter, dtype=like.dtype, requires_grad=False)
+        else:  # a single number is in main memory, as a count of steps is
+            device = parameter.device if like.dim() else torch.device("cpu")
+            room = torch.zeros(like.shape, dtype=like.dtype, device=device)
+        targets[key] = state.setdefault(name, {})[kind] = room
+    fill(targets)
     here = ("params", "foreach", "fused")  # the devices of this run decide how it is computed
     groups = [
         {**saved, **{key: group[key] for key in here if key in group}}
         for saved, group in zip(rest["groups"], optimizer.state_dict()["param_groups"], strict=True)
     ]
-    found = {index: state[name] for index, name in enumerate(names) if name in state}
+    found = {index: state[name] for index, name in enumerate(moved) if name in state}
     optimizer.load_state_dict({"state": found, "param_groups": groups})
 
 

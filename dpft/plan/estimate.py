@@ -17,7 +17,7 @@ import yaml
 from dpft.config.errors import ConfigError, suggestion
 from dpft.config.schema import Run
 from dpft.plan.simulate import OPTIMIZER, Cost, simulated
-from dpft.plan.step import StepShape, shape_of, training_of
+from dpft.plan.step_shape import StepShape, shape_of, training_of
 from dpft.privacy.accounting import steps_for
 from dpft.privacy.spec import fitting_batch
 from dpft.training.mechanisms import expected_batch_size, known_size

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpft.privacy.cohort import Cohort
 from dpft.privacy.precision import on_device
+from dpft.privacy.processes import Cohort
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import check_threshold, sensitivity
 

@@ -60,7 +60,8 @@ class TruncatedPoissonSampler(PoissonSampler):
     What is missing in a batch is filled up with blanks; of what is too much, ``M`` records stay,
     chosen uniformly at random: those with the smallest words of a keystream of the step's own.
 
-    Guarantee: the sampling of `dpft.privacy.accounting.step`, with the words of `PoissonSampler`.
+    Guarantee: the sampling of `dpft.privacy.accounting.step_arguments`, with the words of
+    `PoissonSampler`.
     """
 
     def batch(self, step: int) -> list[int]:

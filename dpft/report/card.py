@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.config.flags import Flag, has, sentences
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
-from dpft.report import guarantee as privacy
+from dpft.report import statements
 from dpft.report.markdown import inline
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, lineage_of
@@ -77,8 +77,8 @@ def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
     rows: list[tuple[str, str]] = []
     if record["mechanism"] is not None:
         seed = record.get("seeds", {}).get("noise")
-        mechanism = privacy.mechanism_rows(record["mechanism"], record.get("config", {}), seed)
-        rows = [*privacy.audit_rows(record), *mechanism]
+        mechanism = statements.mechanism_rows(record["mechanism"], record.get("config", {}), seed)
+        rows = [*statements.audit_rows(record), *mechanism]
     code = loader(record, shape)
     return _template().render(
         {
@@ -94,10 +94,10 @@ def model_card(record: Mapping[str, Any], shape: ModelFacts = WHOLE) -> str:
             # Not in the template, whose braces a formatter of Markdown takes for Python's.
             "loader": code and f"```python\n{code}\n```",
             "guarantee": guarantee,
-            "privacy": privacy.as_markdown(guarantee, rows),
+            "privacy": statements.as_markdown(guarantee, rows),
             "counts": ", ".join(f"{k} {n:,}" for k, n in record["dataset"]["counts"].items()),
-            "warnings": privacy.score_warnings(record),
-            "evaluation": [inline(line) for line in privacy.evaluation_remarks(record)],
+            "warnings": statements.score_warnings(record),
+            "evaluation": [inline(line) for line in statements.evaluation_remarks(record)],
             "scores": record.get("scores", {}),
         }
     )

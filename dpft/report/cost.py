@@ -68,7 +68,7 @@ def planned(ledger: LedgerContents) -> float | None:
     """
     mechanism = ledger.header.get("mechanism", {})
     try:
-        repeated = max(ledger.repeated, ledger.steps_spent - mechanism["steps"])
+        repeated = max(ledger.stretch.repeated, ledger.steps_spent - mechanism["steps"])
         curve = _curve({"mechanism": {**mechanism, "repeated": repeated}})
         epsilon = curve.epsilon(1, float(mechanism["delta"]))
         return None if ledger.epsilon is None else max(ledger.epsilon, epsilon)

@@ -8,19 +8,20 @@ published, see `samples`.
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dpft.config.errors import DpftError
-from dpft.config.files import regular
 from dpft.config.flags import TRAINED_BASE, Flag, has
 from dpft.config.folder import settings_of
 from dpft.config.published import PUBLISHED_TASKS, is_other_size, is_part
+from dpft.config.regular_files import regular
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import parse_json
 from dpft.runs.finished import CONFIG, GENERATIONS, LEDGER, RECORD, damages
-from dpft.runs.folders import generations_files, is_run, is_set_aside
+from dpft.runs.folders import generations_files, is_set_aside
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.tasks.scores import impossible_share
@@ -120,11 +121,9 @@ def gather(target: Target) -> Gathered:
 
     record = read("record.json", lambda: read_record(path))
     ledger = read("ledger.jsonl", lambda: read_ledger(path / "ledger.jsonl"))
-    identity = read(
-        "identity.json", lambda: parse_json(regular(path / "identity.json").read_bytes())
-    )
+    file = path / "identity.json"
+    identity = read(file.name, lambda: parse_json(regular(file).read_bytes()))
     identity = identity if isinstance(identity, dict) else {}
-    config = section(record or identity, "config")
     texts = read("generations", lambda: {} if record is None else samples(path, record))
     for problem in _disagreements(record, ledger) if record is not None else ():
         report(problem)
@@ -137,7 +136,7 @@ def gather(target: Target) -> Gathered:
         target=target,
         record=record,
         ledger=ledger,
-        config=config,
+        config=section(record or identity, "config"),
         problems=tuple(problems),
         ledger_is_damaged=ledger is None and (path / "ledger.jsonl").exists(),
         samples=texts or {},
@@ -145,10 +144,18 @@ def gather(target: Target) -> Gathered:
 
 
 def siblings(run: Gathered) -> list[Gathered]:
-    """Return the other undamaged runs in the folder of a run."""
-    own = run.target.path.resolve()
-    others = [p for p in sorted(own.parent.iterdir()) if is_run(p) and not is_set_aside(p)]
-    found = [gather(Target(p, p.name)) for p in others if p != own and not p.is_symlink()]
+    """Return the undamaged runs in the folder of a run that have its task and no privacy.
+
+    Ledgers, checksums and generations are read of these alone: a folder may hold hundreds of runs.
+    """
+    own, found = run.target.path.resolve(), list[Gathered]()
+    for path in sorted(own.parent.iterdir()):
+        with suppress(DpftError, OSError, ValueError, LookupError, TypeError):  # not trained
+            record = parse_json(regular(path / RECORD).read_bytes())
+            same = record["config"]["task"] == run.config.get("task")
+            other = path != own and not path.is_symlink() and not is_set_aside(path)
+            if other and same and record["privacy"]["kind"] != "private":
+                found.append(gather(Target(path, path.name)))
     return [other for other in found if not other.problems]
 
 
@@ -195,10 +202,8 @@ def _disagreements(record: Mapping[str, Any], ledger: LedgerContents | None) -> 
     parts = (section(one, "mechanism") for one in (ledger.header, record))
     under, stated_under = ({k: v for k, v in one.items() if k != "repeated"} for one in parts)
     if under != stated_under:
-        yield (
-            "ledger.jsonl was spent under another mechanism than record.json states: "
-            f"{_DO_NOT_RELY}"
-        )
+        unlike = "was spent under another mechanism than record.json states"
+        yield f"ledger.jsonl {unlike}: {_DO_NOT_RELY}"
     taken = record["privacy"]["steps_taken"]
     spent, rdp = ledger.epsilon, section(record["privacy"], "epsilon").get("rdp")
     if ledger.steps_spent != taken:

@@ -28,7 +28,9 @@ from dpft.report.grouping import (
     value_text,
     without_folders,
 )
-from dpft.report.guarantee import (
+from dpft.report.markdown import environment
+from dpft.report.plot import by_epsilon, by_step, drawn
+from dpft.report.statements import (
     SEEN,
     Rows,
     audit_rows,
@@ -38,8 +40,6 @@ from dpft.report.guarantee import (
     mechanism_rows,
     score_warnings,
 )
-from dpft.report.markdown import environment
-from dpft.report.plot import by_epsilon, by_step, drawn
 from dpft.report.terminal import clock, plain
 from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model

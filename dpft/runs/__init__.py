@@ -30,17 +30,17 @@ from dpft.runs.finished import (
 from dpft.runs.identity import config_hash
 from dpft.runs.ledger import Ledger, check_ledger, made_at_the_end, read_ledger
 from dpft.runs.lineage import base_model
-from dpft.runs.log import NORMS, MetricsLog, NormsLog, read_norms
+from dpft.runs.log import NORMS, MetricsLog, norms_of, read_norms
 from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint, run_key
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
 
 __all__ = [
     "NORMS", "SCHEMA_VERSION", "START_OVER", "Checkpoint", "CheckpointError", "Ledger",
-    "LedgerError", "LedgerMismatchError", "MetricsLog", "NoiseKeyLostError", "NormsLog",
+    "LedgerError", "LedgerMismatchError", "MetricsLog", "NoiseKeyLostError",
     "RecordError", "RunDirectory", "RunError", "RunLockedError", "RunMismatchError", "RunRecord",
     "base_model", "check_ledger", "check_whole", "checkpoint", "config_hash", "damages",
     "disk_report", "environment", "fsync_tree", "is_finished", "key_fingerprint",
-    "keyed_fingerprint", "load_private_state", "made_at_the_end", "read_ledger", "read_marker",
-    "read_norms", "read_record", "replacing", "run_key", "save_private_state", "update_record",
-    "write_record",
+    "keyed_fingerprint", "load_private_state", "made_at_the_end", "norms_of", "read_ledger",
+    "read_marker", "read_norms", "read_record", "replacing", "run_key", "save_private_state",
+    "update_record", "write_record",
 ]  # fmt: skip

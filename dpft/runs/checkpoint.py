@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +108,7 @@ def save(
             folder.rename(target)
             fsync(run.checkpoints)
     if run is not None:
-        _drop(run.checkpoints, _superfluous(run.checkpoints))
+        _drop_superfluous(run.checkpoints)
 
 
 def _write_manifest(folder: Path, body: Mapping[str, Any]) -> None:
@@ -173,7 +173,7 @@ def load(run: RunDirectory | None, cohort: TrainingCohort | None = None) -> Chec
         try:
             manifest, written = _verified(path, step)
             # A process that was killed after its last checkpoint may have left too many.
-            _drop(run.checkpoints, _superfluous(run.checkpoints))
+            _drop_superfluous(run.checkpoints)
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = f"{error}"
     manifest, written, problem = cohort.broadcast_object((manifest, written, problem))
@@ -190,7 +190,12 @@ def _verified(path: Path, step: int) -> tuple[dict[str, Any], dict[str, Tensor]]
     """Return manifest and tensors without values; raise OSError or ValueError for damage."""
     from dpft.parallel import parts
 
-    manifest = _manifest(path, step)
+    try:
+        manifest = opened(parse_json((path / MANIFEST).read_bytes(), infinities=True))
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST}: {error}") from error
+    if manifest["step"] != step:
+        raise ValueError(f"{MANIFEST} says step {manifest['step']}; expected {step}")
     for name, facts in manifest["files"].items():
         size = (path / name).stat().st_size
         if size != facts["size"]:
@@ -200,29 +205,15 @@ def _verified(path: Path, step: int) -> tuple[dict[str, Any], dict[str, Tensor]]
     return manifest, parts.described(path)
 
 
-def _manifest(path: Path, step: int) -> dict[str, Any]:
-    try:
-        held = opened(parse_json((path / MANIFEST).read_bytes(), infinities=True))
-    except ValueError as error:
-        raise ValueError(f"{MANIFEST}: {error}") from error
-    if held["step"] != step:
-        raise ValueError(f"{MANIFEST} says step {held['step']}; expected {step}")
-    return held
-
-
-def _superfluous(checkpoints: Path) -> list[Path]:
-    """Return all except the last `KEPT`."""
-    return [path for _, path in _steps(checkpoints)[:-KEPT]]
-
-
 def _steps(checkpoints: Path) -> list[tuple[int, Path]]:
     """Return the checkpoints in place, oldest first."""
     found = ((re.fullmatch(r"step-(\d+)", path.name), path) for path in checkpoints.iterdir())
     return sorted((int(match[1]), path) for match, path in found if match)
 
 
-def _drop(checkpoints: Path, paths: Sequence[Path]) -> None:
-    for path in paths:
+def _drop_superfluous(checkpoints: Path) -> None:
+    """Remove all checkpoints except the last `KEPT`, and what a kill left of others."""
+    for _, path in _steps(checkpoints)[:-KEPT]:
         # Renamed first: a kill during the removal must not leave what looks like a checkpoint.
         path.rename(path.with_name(f"{_TEMPORARY}old-{path.name}"))
     _remove_leftovers(checkpoints)

@@ -47,37 +47,30 @@ when the run is done.
 
 
 class DirectoryLock(Closing):
-    """An exclusive ``flock`` on ``<folder>/.lock``, made by `acquire`.
+    """An exclusive ``flock`` on ``<folder>/.lock``; the folder is made if it does not exist.
 
     Nothing has to be cleaned up after a kill: the lock belongs to the open file, not to the file's
     existence. Child processes made by ``fork`` share it until they exit.
+
+    Raises:
+        RunLockedError: another process, or another `DirectoryLock` of this one, holds it.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor: int | None = descriptor
-
-    @classmethod
-    def acquire(cls, folder: Path) -> DirectoryLock:
-        """Lock ``folder``, which is made if it does not exist.
-
-        Raises:
-            RunLockedError: another process, or another `DirectoryLock` of this one, holds it.
-        """
+    def __init__(self, folder: Path) -> None:
         path = folder / LOCK_NAME
-        while True:
+        self._descriptor: int | None = None
+        while self._descriptor is None:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            lock = cls(descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # If the folder was moved aside between open and flock, this lock is the old run's.
                 if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-                    return lock
+                    self._descriptor = descriptor
             except BlockingIOError:
                 holder = os.pread(descriptor, 256, 0).decode(errors="replace").strip()
-                lock.close()
                 raise RunLockedError(
                     f"{folder} is in use by process {holder or 'unknown'}; expected to be its only "
                     "user: two processes must not train one run. Wait for that process or stop it, "
@@ -85,7 +78,9 @@ class DirectoryLock(Closing):
                 ) from None
             except FileNotFoundError:
                 pass
-            lock.close()
+            finally:
+                if self._descriptor is None:
+                    os.close(descriptor)
 
     def close(self) -> None:
         """Release the lock; harmless if it was already released."""
@@ -142,7 +137,7 @@ class RunDirectory(Closing):
         folder = Path(path).absolute()  # the working folder may change later
         plain = canonical(config)
         try:
-            lock = DirectoryLock.acquire(folder)
+            lock = DirectoryLock(folder)
         except OSError as error:
             raise RunError(
                 f"cannot use {folder} as a run folder: {error}; expected a folder that can be "
@@ -165,7 +160,7 @@ class RunDirectory(Closing):
     def check(cls, path: Path, config: Mapping[str, Any]) -> None:
         """Raise what `open` would raise for the folder's content, and leave it as it is."""
         if path.is_dir() and any(path.iterdir()):
-            with DirectoryLock.acquire(path) as lock:
+            with DirectoryLock(path) as lock:
                 cls(path, canonical(config), "", lock)._verify_identity()
 
     def generations(self, split: str) -> Path:
@@ -180,7 +175,7 @@ class RunDirectory(Closing):
 
     def mark_done(self) -> None:
         """Write the done-marker, last of all files: it lists what the run now consists of."""
-        self._write(self.done_marker, marked(self.path, self.config_hash).spelled())
+        self._write(self.done_marker, marked(self.path, self.config_hash))
 
     def clear(self) -> Path:
         """Move the run aside to ``<name>.old-N``, which is returned, and start an empty one.
@@ -199,7 +194,7 @@ class RunDirectory(Closing):
                 "renamed: move it by hand or give another one"
             ) from error
         fsync(self.path.parent)
-        old, self._lock = self._lock, DirectoryLock.acquire(self.path)
+        old, self._lock = self._lock, DirectoryLock(self.path)
         old.close()
         self._lay_out()
         self.moved = aside

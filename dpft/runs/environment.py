@@ -122,23 +122,27 @@ def explained(doing: str, advice: str) -> Iterator[None]:
         ) from error
 
 
-def peak() -> int:
-    """Return the most bytes that were resident since `forget_peak`, or ever."""
-    try:
+def peak(device: str = "cpu") -> int:
+    """Return the peak bytes since `forget_peak`: of the GPU's allocator, or of the resident set."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(OSError):  # not Linux
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    except OSError:  # not Linux
-        pass
     # Kilobytes on Linux, bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def forget_peak() -> bool:
-    """Let `peak` start anew; False if that cannot be done: not Linux, or not allowed."""
-    try:
+def forget_peak() -> None:
+    """Begin a new peak, or each run of a process would report the largest of those before it."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
+    with contextlib.suppress(OSError):  # not Linux, or not allowed: the process's peak stays
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the high-water mark
-    except OSError:
-        return False
-    return True

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import RunError
-from dpft.config.files import regular
+from dpft.config.regular_files import regular
 from dpft.runs.atomic import parse_json, sha256_file, write_atomic
 from dpft.runs.identity import opened, sealed
 
@@ -31,11 +31,6 @@ class Marker:
 
     config_hash: str
     files: Mapping[str, dict[str, Any]]  # ``size`` and ``sha256`` of each
-
-    def spelled(self) -> str:
-        """Return the text of ``DONE``."""
-        body = {"config_hash": self.config_hash, "files": dict(self.files)}
-        return json.dumps(sealed(body), indent=1, sort_keys=True) + "\n"
 
 
 def read_marker(folder: Path) -> Marker | None:
@@ -58,8 +53,8 @@ def is_intact(path: Path, digest: str) -> bool:
     return is_finished(path, digest) and not damages(path, (RECORD, LEDGER))
 
 
-def marked(folder: Path, config_hash: str) -> Marker:
-    """Return the marker of a run whose files are all as they should be."""
+def marked(folder: Path, config_hash: str) -> str:
+    """Return the text of ``DONE`` for a run whose files are all as they should be."""
     found = [folder / name for name in (RECORD, LEDGER, CONFIG)]
     for part in (MODEL, ADAPTER, GENERATIONS):
         found += [file for file in (folder / part).rglob("*") if not file.name.startswith(".")]
@@ -71,7 +66,12 @@ def marked(folder: Path, config_hash: str) -> Marker:
         for file in sorted(found)
         if file.is_file() and file != folder / CARD
     }
-    return Marker(config_hash, files)
+    return _spelled(config_hash, files)
+
+
+def _spelled(config_hash: str, files: Mapping[str, dict[str, Any]]) -> str:
+    body = {"config_hash": config_hash, "files": files}
+    return json.dumps(sealed(body), indent=1, sort_keys=True) + "\n"
 
 
 def damages(folder: Path, parts: Sequence[str] = ()) -> list[str]:
@@ -122,8 +122,8 @@ def replacing(folder: Path, file: Path, content: bytes | str) -> Iterator[None]:
         return
     name = file.relative_to(folder).as_posix()
     others = {other: state for other, state in marker.files.items() if other != name}
-    write_atomic(folder / DONE, Marker(marker.config_hash, others).spelled())
+    write_atomic(folder / DONE, _spelled(marker.config_hash, others))
     yield
     data = content.encode() if isinstance(content, str) else content
     files = {**others, name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}}
-    write_atomic(folder / DONE, Marker(marker.config_hash, files).spelled())
+    write_atomic(folder / DONE, _spelled(marker.config_hash, files))

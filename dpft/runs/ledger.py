@@ -80,12 +80,7 @@ class LedgerContents:
     @property
     def next_step(self) -> int:
         """Number of the step after the last one on file, in the latest stretch."""
-        return self.steps_spent - self.repeated
-
-    @property
-    def repeated(self) -> int:
-        """Releases on file, or to come, beyond one for each step of the run."""
-        return self.stretch.repeated
+        return self.steps_spent - self.stretch.repeated
 
 
 def read_ledger(path: Path) -> LedgerContents:

@@ -82,8 +82,8 @@ class Log(Closing):
             raise error if isinstance(error, LogError) else self._refused(error) from error
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write one entry; see `append_line`."""
-        self.append_line(spelled(entry))
+        """Write one entry, with ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks."""
+        self.append_line(spelled(finite(entry, lambda value: str(float(value)))))
 
     def append_line(self, line: bytes) -> None:
         """Write one line; it is on disk when this returns, and not in the file if this raises."""
@@ -134,22 +134,14 @@ class Log(Closing):
         )
 
 
-class MetricsLog(Closing):
+class MetricsLog(Log):
     """Noiseless training metrics, kept under ``private/``: one entry a step, however often killed.
 
     Entries from ``resume_step`` on are dropped, since those steps will be replayed.
     """
 
     def __init__(self, path: Path, resume_step: int = 0) -> None:
-        self._log = Log(path, REMEDY, keep=lambda entry: entry.get("step") in range(resume_step))
-
-    def append(self, step: int, **values: Any) -> None:
-        """Write one step's metrics; ``"nan"``, ``"inf"`` and ``"-inf"`` for what JSON lacks."""
-        self._log.append({"step": step} | finite(values, lambda value: str(float(value))))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._log.close()
+        super().__init__(path, REMEDY, lambda entry: entry.get("step") in range(resume_step))
 
 
 def finite(value: Any, spell: Callable[[float], Any] = lambda value: None) -> Any:
@@ -163,37 +155,21 @@ def finite(value: Any, spell: Callable[[float], Any] = lambda value: None) -> An
     return value
 
 
-class NormsLog(Closing):
-    """Gradient norms of single records, of every so many steps; ``every`` None writes nothing.
+def norms_of(
+    step: int,
+    groups: Sequence[str],
+    norms: Sequence[Tensor],
+    signal: float | None = None,
+    noise: float | None = None,
+) -> Entry:
+    """Return the entry of a step in a `MetricsLog` called `NORMS`, as `read_norms` reads it.
 
-    They are noiseless, hence kept in ``folder`` under ``private/``.
+    They are gradient norms of single records, ``(b, K)`` of each microbatch; see `Norms`.
     """
-
-    def __init__(
-        self, folder: Path, every: int | None, groups: Sequence[str], resume_step: int = 0
-    ) -> None:
-        self._every, self._groups = every, list(groups)
-        self._log = None if every is None else MetricsLog(folder / NORMS, resume_step)
-
-    def append(
-        self,
-        step: int,
-        norms: Sequence[Tensor],
-        signal: float | None = None,
-        noise: float | None = None,
-    ) -> None:
-        """Write a step's norms, ``(b, K)`` of each microbatch, if it is its turn; see `Norms`."""
-        if self._log is None or self._every is None or step % self._every or not norms:
-            return
-        rows = (row for micro in norms for row in micro.tolist())
-        listed = [[float(f"{value:.6g}") for value in row] for row in rows]
-        both = {} if signal is None or noise is None else {"signal": signal, "noise": noise}
-        self._log.append(step, groups=self._groups, norms=listed, **both)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._log is not None:
-            self._log.close()
+    rows = (row for micro in norms for row in micro.tolist())
+    listed = [[float(f"{value:.6g}") for value in row] for row in rows]
+    both = {} if signal is None or noise is None else {"signal": signal, "noise": noise}
+    return {"step": step, "groups": list(groups), "norms": listed, **both}
 
 
 @dataclass(frozen=True)
@@ -212,7 +188,7 @@ class Norms:
 
 
 def read_norms(path: Path) -> list[Norms]:
-    """Return what `NormsLog` wrote, by step."""
+    """Return what a run wrote by `norms_of`, by step."""
     found = []
     for number, entry in enumerate(read_log(path, REMEDY), start=1):
         try:

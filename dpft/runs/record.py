@@ -10,9 +10,9 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dpft.config.errors import RecordError
-from dpft.config.files import regular
 from dpft.config.flags import sentence
 from dpft.config.published import with_part_flags
+from dpft.config.regular_files import regular
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import disk_report, parse_json, write_atomic
 from dpft.runs.directory import RunDirectory

@@ -42,8 +42,8 @@ def find(paths: Sequence[Path]) -> Found:
 
 def _of_sweep(path: Path) -> Found:
     # These import Hydra, which a report of one run does without.
-    from dpft.sweep.folder import SweepFolder
     from dpft.sweep.state import States
+    from dpft.sweep.sweep_folder import SweepFolder
 
     rows = States(SweepFolder(path)).rows()
     names = run_names([row.point.path for row in rows])

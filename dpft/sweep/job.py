@@ -19,8 +19,8 @@ from dpft.report.terminal import echo
 from dpft.runs.finished import is_finished, is_intact
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash
-from dpft.sweep.folder import Failure, SweepFolder
 from dpft.sweep.points import read_list
+from dpft.sweep.sweep_folder import Failure, SweepFolder
 
 # Seconds to wait for a run that is in use: a process that was killed may still be dying.
 _WAIT = 10.0

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from dpft.config.overrides import override
 from dpft.runs.atomic import Closing
-from dpft.sweep.folder import SweepFolder
 from dpft.sweep.points import ParsedOverrides
+from dpft.sweep.sweep_folder import SweepFolder
 
 _VARIABLE = "DPFT_SWEEP_LIFELINE"
 # Seconds that a run has to end by itself after Ctrl-C, and between two looks at the runs.

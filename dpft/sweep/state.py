@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 from dpft.config.errors import DpftError
 from dpft.privacy.guarantee import Guarantee, marked
-from dpft.report.table import TextTable
 from dpft.report.terminal import clock
+from dpft.report.text_table import TextTable
 from dpft.runs.finished import is_intact
 from dpft.runs.record import read_record
-from dpft.sweep.folder import SweepFolder
 from dpft.sweep.points import SweepPoint, labels
+from dpft.sweep.sweep_folder import SweepFolder
 from dpft.tasks.metrics.shown import figure
 from dpft.tasks.scores import score
 

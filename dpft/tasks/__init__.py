@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
-    from dpft.tasks.base import Task
+    from dpft.tasks.task import Task
 
 # The class of each task. Others are named by `task.name=your.module:YourTask`, or by the entry
 # point of their package (`dpft.config.plugins`).
@@ -32,7 +32,7 @@ TASKS: Mapping[str, str] = MappingProxyType(
         # The user's own data.
         "text2text": "dpft.tasks.own_texts:TextToText",
         "classification": "dpft.tasks.own_texts:TextClassification",
-        "chat": "dpft.tasks.chat:Chat",
+        "chat": "dpft.tasks.conversations:Chat",
         "language_modeling": "dpft.tasks.own_texts:LanguageModeling",
     }
 )
@@ -53,11 +53,11 @@ def load_task(config: Mapping[str, Any]) -> Task:
         found = getattr(importlib.import_module(module), cls)
     except Exception as error:  # there is no such module, or a user's module raises it
         raise ConfigError(f"task.name is {name!r}, which cannot be imported: {error}") from error
-    from dpft.tasks.base import Task
+    from dpft.tasks.task import Task
 
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise ConfigError(
-            f"task.name is {name!r}, which is no task; expected a subclass of dpft.tasks.base.Task"
+            f"task.name is {name!r}, which is no task; expected a subclass of dpft.tasks.task.Task"
         )
     # These keys of the config group are not settings of the task's class.
     other = ("name", "train_size", "beams", "eval_split")

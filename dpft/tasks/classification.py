@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpft.config.errors import DataError, one_of
 from dpft.models.needs import Needs
-from dpft.tasks.base import Task
 from dpft.tasks.metrics import scorers, shown
-from dpft.tasks.objectives.base import Instance, Prediction
-from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.objectives.objective import Instance, Prediction
+from dpft.tasks.objectives.record_types import LabelledText
 from dpft.tasks.objectives.template import check_words, parse_template
+from dpft.tasks.task import Task
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from dpft.config.errors import DataError, SplitError, one_of
 from dpft.config.flags import Flag, Stored, flag
-from dpft.tasks.base import Generation
-from dpft.tasks.objectives.base import Instance, Prediction, texts
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.objective import Instance, Prediction, texts
+from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.samples.texts import Triple, write_dart, write_triples
 from dpft.tasks.sources import CONVERTED, SAME_SPLITS, Dataset, Form, Hub, well_formed
 from dpft.tasks.table_files import brief, read_objects
+from dpft.tasks.task import Generation
 
 _JSON = (
     'a JSON list of {"tripleset": [[subject, relation, object], ...], "annotations": [{"text": '

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import DataError
-from dpft.tasks.base import Generation
-from dpft.tasks.objectives.base import Instance, Prediction, texts
-from dpft.tasks.objectives.records import TextRecord
-from dpft.tasks.samples.e2e import FILES, write_csv, write_csvs
+from dpft.tasks.objectives.objective import Instance, Prediction, texts
+from dpft.tasks.objectives.record_types import TextRecord
+from dpft.tasks.samples.restaurants import FILES, write_csv, write_csvs
 from dpft.tasks.sources import CONVERTED, SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
 from dpft.tasks.table_files import read_separated
+from dpft.tasks.task import Generation
 
 _SLOT = re.compile(r"\s*([^\[\],][^\[\]]*?)\[([^\]]*)\]\s*(?:,|$)")
 Row = tuple[str, str]
@@ -87,11 +87,11 @@ class E2E(Generation):
         ]
 
     def score(self, predictions: Sequence[Prediction]) -> dict[str, float]:
-        from dpft.tasks.metrics import e2e
+        from dpft.tasks.metrics import e2e_scores
 
-        return e2e.score(*texts(predictions))
+        return e2e_scores.score(*texts(predictions))
 
     def signature(self) -> str:
-        from dpft.tasks.metrics import e2e
+        from dpft.tasks.metrics import e2e_scores
 
-        return e2e.signature()
+        return e2e_scores.signature()

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 from dpft.config.errors import DataError, SplitError
 from dpft.tasks.classification import Classification, answers
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Prediction
-from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.objectives.objective import Prediction
+from dpft.tasks.objectives.record_types import LabelledText
 from dpft.tasks.samples.texts import write_glue
 from dpft.tasks.sources import Dataset, Form, Hub, one_by_one, text_lines
 

@@ -21,8 +21,8 @@ from dpft.config.errors import DataError, ModelError, SplitError
 from dpft.config.flags import Flag, Stored, flag, sentences
 from dpft.models.needs import Needs
 from dpft.tasks.classification import Classes
-from dpft.tasks.objectives.records import LabelledImage
-from dpft.tasks.samples.images import write_sample
+from dpft.tasks.objectives.record_types import LabelledImage
+from dpft.tasks.samples.pictures import write_sample
 from dpft.tasks.sources import Dataset, Form, Hub, ParquetForm, table_rows
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from dpft.config.flags import Flag, Stored, flag
 from dpft.config.folder import settings_of
 from dpft.config.published import PUBLISHED_TASKS
 from dpft.config.schema import Count, Fraction
-from dpft.tasks.base import SPLITS, Task, framed
-from dpft.tasks.objectives.base import Instance, Question
-from dpft.tasks.objectives.records import Record
-from dpft.tasks.samples import own as own_sample
+from dpft.tasks.objectives.objective import Instance, Question
+from dpft.tasks.objectives.record_types import Record
+from dpft.tasks.samples import repair_shop
 from dpft.tasks.sources import Dataset, Form, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Faults, Rows, TableRow, read_table, separator
+from dpft.tasks.task import SPLITS, Task, framed
 from dpft.tasks.views import IntArray, Mapped, Owners, one_spelling
 
 _BLOCK = 1 << 12
@@ -54,7 +54,7 @@ def _shortened(digests: bytes | bytearray) -> IntArray:
 def own_dataset(kind: str) -> Dataset:
     """Return a data set whose folder holds ``train``, ``dev`` and ``test`` with any suffix."""
     forms = tuple(Form({s: f"{s}{suffix}" for s in SPLITS}, read_table) for suffix in SUFFIXES)
-    return Dataset(forms, None, partial(own_sample.write_sample, kind))
+    return Dataset(forms, None, partial(repair_shop.write_sample, kind))
 
 
 @dataclass(frozen=True)

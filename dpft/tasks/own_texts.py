@@ -13,14 +13,14 @@ from dpft.config.errors import ConfigError, DataError, SettingError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Positive
 from dpft.models.needs import Needs
-from dpft.tasks.base import Generation, check_room, fingerprint, perplexity
 from dpft.tasks.classification import answers
 from dpft.tasks.metrics import scorers, shown
-from dpft.tasks.objectives.base import Instance, Prediction, texts
-from dpft.tasks.objectives.records import LabelledText, TextRecord
+from dpft.tasks.objectives.objective import Instance, Prediction, texts
+from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
-from dpft.tasks.samples import own as own_sample
+from dpft.tasks.samples import repair_shop
 from dpft.tasks.table_files import TableRow
+from dpft.tasks.task import Generation, check_room, fingerprint, perplexity
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -124,7 +124,7 @@ class TextClassification(OwnData):
         if isinstance(self.classes, tuple):
             return tuple(str(name) for name in self.classes)
         if self.classes is None and self.source == "sample":
-            return own_sample.CLASSES
+            return repair_shop.CLASSES
         if self.classes is None:
             raise ConfigError(
                 "task.classes is not set. Type their names, as in 'task.classes=[yes,no]'; or "

@@ -8,13 +8,13 @@ from typing import Any
 
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.config.flags import Flag, Stored, flag
-from dpft.tasks.base import Generation, perplexity
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Prediction, texts
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.objective import Prediction, texts
+from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.samples.texts import SILENCE, write_personachat
 from dpft.tasks.sources import Dataset, Form, Hub, text_lines, well_formed
 from dpft.tasks.table_files import read_objects, write_lines
+from dpft.tasks.task import Generation, perplexity
 
 _PERSONA = "your persona:"
 # No reply of the validation file has more than 28 tokens of GPT-2, the end token included.

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpft.config.errors import DataError
-from dpft.tasks.base import Generation
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Prediction, text_room, texts
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.objective import Prediction, text_room, texts
+from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.samples.texts import entries, write_samsum
 from dpft.tasks.sources import SAME_SPLITS, Dataset, Form, Hub, one_by_one, well_formed
 from dpft.tasks.table_files import read_table
+from dpft.tasks.task import Generation
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.config.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
-    from dpft.tasks.base import Task
+    from dpft.tasks.task import Task
 
 # Metrics that are better the lower they are; all others are better the higher they are.
 _LOWER = frozenset(
@@ -63,7 +63,7 @@ def check_metric(metric: str, task: Task, split: str) -> None:
 
     The first question of each subset is answered with its reference and scored.
     """
-    from dpft.tasks.objectives.base import Prediction
+    from dpft.tasks.objectives.objective import Prediction
 
     firsts = {instance.subset: instance for instance in reversed(task.instances(split))}
     right = [

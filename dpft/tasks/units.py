@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from dpft.privacy import keys, microbatches
 from dpft.privacy.precision import on_device
 from dpft.privacy.shapes import BLANK, FixedShapes, Shape, widest
-from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.encoding import IntArray, lengths
+from dpft.tasks.objectives.objective import Batch, Losses
 from dpft.tasks.views import Owners
 
 

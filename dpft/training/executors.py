@@ -18,7 +18,7 @@ from dpft.privacy.clipping.clipper import Sums
 from dpft.privacy.precision import full_precision, on_device
 from dpft.privacy.program import Backend, Program, UntraceableError
 from dpft.privacy.untouched import random_state_kept
-from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import TrainingSet, UnitBatch, finite_losses
 from dpft.training.statistics import StepStatistics
 
@@ -86,10 +86,9 @@ class _Shape:
     """Microbatches of one shape: their program, once there is one, and the next that is checked."""
 
     program: Program | None = None
-    trusted: bool = False  # the program was found right
     eager: bool = False
     batches: int = 0
-    next_check: int = 1
+    next_check: int = 0  # until the program was found right
 
 
 class Programs:
@@ -189,9 +188,9 @@ class Programs:
             return found
         difference = self._difference(found, norms, sums, mask)
         if difference is None:
-            shape.trusted, shape.next_check = True, max(_AGAIN, 4 * shape.batches)
+            shape.next_check = max(_AGAIN, 4 * shape.batches)
             return found
-        if shape.trusted:
+        if shape.next_check:
             raise ProgramError(
                 f"compiled, {difference}; expected rounding alone. Nothing of this step was "
                 "released, but earlier ones may be wrong: type compile=false for a new run, and "

@@ -5,27 +5,30 @@ training: weights, gradients, random numbers and the calls that the clipper obse
 with and without them.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dpft import runs
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Evaluate, Run
-from dpft.parallel.cohort import TrainingCohort, together
-from dpft.privacy import Mechanism, microbatches
+from dpft.parallel.cohort import together
+from dpft.privacy import microbatches
 from dpft.privacy.untouched import random_state_kept
 from dpft.runs.atomic import Closing
 from dpft.runs.log import REMEDY, read_log
-from dpft.tasks.base import Task
-from dpft.tasks.objectives.base import Objective
 from dpft.tasks.objectives.classifier import Choice
 from dpft.tasks.objectives.encoding import encode_all, lengths
 from dpft.tasks.objectives.evaluation import answered, evaluating
-from dpft.tasks.objectives.records import Record
-from dpft.training.progress import Progress
+from dpft.tasks.objectives.record_types import Record
+from dpft.tasks.task import Task
+
+if TYPE_CHECKING:
+    from dpft.training.setup import Prepared
 
 Figures = dict[str, float]
 _MOST = 0.5  # share of records that training records may repeat
@@ -73,31 +76,22 @@ class Evaluations(Closing):
     """Evaluations of one run on held-out records, by the number of steps before them.
 
     Args:
-        records: that the model is evaluated on.
-        public: whether figures of these records may be published.
+        prepared: the run, which has such records.
         start: the step to continue with.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        objective: Objective,
-        records: Sequence[Record],
-        mechanism: Mechanism,
-        directory: runs.RunDirectory | None,
-        *,
-        public: bool,
-        start: int,
-        cohort: TrainingCohort,
-        progress: Progress,
-    ) -> None:
-        self._objective, self._split = objective, run.evaluate.split
-        self._examples = encode_all(objective, records)
+    def __init__(self, prepared: Prepared, start: int) -> None:
+        run, mechanism, progress = prepared.run, prepared.parts.mechanism, prepared.progress
+        cohort, directory = prepared.cohort, prepared.directory
+        self._objective, self._split = prepared.objective, run.evaluate.split
+        self._parts = prepared.parts
+        self._examples = encode_all(prepared.objective, prepared.held_out)
         self._tokens = run.optim.tokens  # most padded tokens in memory at once, as in training
         self._steps, self._cohort, self._progress = mechanism.steps, cohort, progress
         noised = mechanism.noise_multiplier > 0
-        self._public, self._shown = public, public or progress.may_tell(noised)
-        self._tracked = public or not noised
+        self._public = run.evaluate.public or prepared.task.published
+        self._shown = self._public or progress.may_tell(noised)
+        self._tracked = self._public or not noised
         epoch = max(1, mechanism.dataset_size // mechanism.batch_size)
         self._between = run.evaluate.steps_between(epoch)
         self._log, entries = None, []
@@ -118,15 +112,14 @@ class Evaluations(Closing):
                 "published, type evaluate.public=true"
             )
 
-    def due(self, step: int) -> bool:
-        """Return whether the weights after so many steps have still to be evaluated."""
-        return step not in self._history and (step % self._between == 0 or step == self._steps)
-
-    def ask(self, step: int, model: Any) -> Figures:
-        """Evaluate the model after so many steps; return what may be tracked."""
-        found = self._history[step] = self.figures(model)
+    def ask(self, step: int) -> Figures:
+        """Evaluate the model after so many steps, if it is time; return what may be tracked."""
+        if step in self._history or (step % self._between and step != self._steps):
+            return {}
+        with self._parts.clipper.paused():
+            found = self._history[step] = self.figures(self._parts.loaded.model)
         if self._log is not None:
-            self._log.append(step, **found)
+            self._log.append({"step": step, **found})
         if self._shown:
             text = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
             self._progress.say(f"step {step}/{self._steps}  {self._split}: {text}")
@@ -165,7 +158,7 @@ class Evaluations(Closing):
             losses = self._objective.losses(model, made).double()
         return losses.tolist(), int((logits.argmax(1) == labels).sum())
 
-    def section(self) -> Mapping[str, Any]:
+    def section(self) -> dict[str, Any]:
         """Return the record's section, which has figures only if they may be published."""
         section: dict[str, Any] = {
             "of": self._split,

@@ -23,7 +23,7 @@ from dpft.training.statistics import StepStatistics, check_gradients, check_weig
 
 if TYPE_CHECKING:
     from dpft.audit.canaries import Canaries
-    from dpft.parallel.pipelined_sums import PipelinedSums
+    from dpft.parallel.pipeline import PipelinedSums
 
 # Parts of a step, which ends with "logs"; the host waits for the device in "waiting".
 Phase = Literal["data", "clipped sums", "waiting", "noise", "ledger", "optimizer", "logs"]

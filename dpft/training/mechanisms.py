@@ -10,9 +10,9 @@ from dpft.config.schema import Clip, Optim, Run
 from dpft.privacy import Mechanism
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import default_delta
-from dpft.tasks.base import Task
-from dpft.tasks.objectives.base import Instance
-from dpft.tasks.objectives.records import Record
+from dpft.tasks.objectives.objective import Instance
+from dpft.tasks.objectives.record_types import Record
+from dpft.tasks.task import Task
 from dpft.tasks.views import Owners
 from dpft.training.progress import Progress
 
@@ -102,7 +102,7 @@ def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
     """Return the mechanism of a run over ``dataset_size`` units, before any model is loaded.
 
     It has a single group and fixed thresholds. Its guarantee is that of the run;
-    `dpft.training.setup.over_groups` spreads its noise over the groups of the clipper.
+    `dpft.training.setup.assemble` spreads its noise over the groups of the clipper.
     ``privacy.delta`` defaults to `default_delta`, steps follow from epochs unless ``optim.steps``
     is set, and noise follows from the budget unless ``privacy.noise_multiplier`` is set, which is
     that of everything a step releases.

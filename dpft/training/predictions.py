@@ -9,15 +9,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from dpft.config.errors import DataError
-from dpft.config.files import regular
+from dpft.config.regular_files import regular
 from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import TrainingCohort, together
 from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import explained
-from dpft.tasks.base import Task
 from dpft.tasks.metrics.shown import packed
-from dpft.tasks.objectives.base import Instance, Prediction
+from dpft.tasks.objectives.objective import Instance, Prediction
+from dpft.tasks.task import Task
 from dpft.training.progress import Progress
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'

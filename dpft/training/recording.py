@@ -3,31 +3,22 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from dpft import runs
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.published import is_other_size
-from dpft.config.schema import Audit, Run
+from dpft.config.schema import Run
 from dpft.models.hub import hub_name, pipeline_of
 from dpft.models.nf4 import count
 from dpft.privacy.guarantee import guarantee
-from dpft.runs.environment import forget_peak as forget_resident_peak
 from dpft.runs.environment import peak
 from dpft.runs.lineage import lineage_caveats
-from dpft.tasks.base import Task
+from dpft.tasks.task import Task
 from dpft.training.setup import Prepared, own_parts
 
 
-def make_record(
-    run: Run,
-    prepared: Prepared,
-    directory: runs.RunDirectory,
-    seconds: float,
-    measured: Mapping[str, Any],
-) -> dict[str, Any]:
+def make_record(prepared: Prepared, seconds: float, measured: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record after training, without scores: sections of `dpft.runs.RunRecord`."""
-    task, loaded = prepared.task, prepared.parts.loaded
+    run, task, loaded = prepared.run, prepared.task, prepared.parts.loaded
     mechanism = prepared.parts.mechanism
     parameters = list(loaded.model.parameters())
     explicit = run.privacy.noise_seed
@@ -35,12 +26,17 @@ def make_record(
     if task.unit_noun != "record":
         # How many records there are depends on one user by more than the guarantee covers.
         counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.gradients}
-    found, own = runs.environment(), own_parts(run)
+    found, own, taken = runs.environment(), own_parts(run), list[str]()
+    if task.limit_train is not None:
+        taken.append(
+            f"trained on the first {task.limit_train} records of a file: one record more before "
+            "them displaces another, so the guarantee is for these records as they were taken"
+        )
     return {
         "stage": "trained",
         "dpft": found["dpft"],
         "config": run.recorded(),  # a record may travel: no folders
-        "config_hash": directory.config_hash,
+        "config_hash": runs.config_hash(run.identity()),
         **({"origin": dict(run.origin)} if run.origin else {}),
         "environment": found,
         **({"plugins": own} if own else {}),
@@ -71,12 +67,12 @@ def make_record(
             size=mechanism.dataset_size - run.audit.canaries,
             noise_seed=explicit,
             audit=measured.get("audit"),
-            caveats=_caveats(prepared, run.audit),
+            caveats=[*taken, *run.audit.caveats(task.unit_noun), *lineage_caveats(loaded.flags)],
         ).to_dict(),
         "training": {
             "steps": mechanism.steps,
             "seconds": seconds,
-            "peak_memory_bytes": peak_memory(loaded.model.device),
+            "peak_memory_bytes": peak(str(loaded.model.device)),
             "device": str(loaded.model.device),
             **prepared.cohort.layout,
         },
@@ -99,33 +95,3 @@ def _size_flags(run: Run, task: Task, count: int) -> list[Stored]:
     if not is_other_size(count, published):
         return []
     return [flag(Flag.TRAIN_SIZE, size=count, published=published)]
-
-
-def _caveats(prepared: Prepared, audit: Audit) -> list[str]:
-    """Return the caveats of task, audit and base model."""
-    task, taken = prepared.task, []
-    if task.limit_train is not None:
-        taken.append(
-            f"trained on the first {task.limit_train} records of a file: one record more before "
-            "them displaces another, so the guarantee is for these records as they were taken"
-        )
-    return [
-        *taken,
-        *audit.caveats(task.unit_noun),
-        *lineage_caveats(prepared.parts.loaded.flags),
-    ]
-
-
-def forget_peak() -> None:
-    """Begin a new peak, or each run of a process would report the largest of those before it."""
-    if torch.cuda.is_initialized():
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.reset_peak_memory_stats(device)
-    forget_resident_peak()  # where that cannot be done the process's peak stays
-
-
-def peak_memory(device: torch.device) -> int:
-    """Peak bytes since `forget_peak`: of the GPU's allocator, or of the process's resident set."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return peak()

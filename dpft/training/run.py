@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,17 +25,16 @@ from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
 from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_lineage
-from dpft.runs.environment import version_of
+from dpft.runs.environment import forget_peak, version_of
 from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
 from dpft.tasks import load_task
 from dpft.tasks.metrics.shown import shown
-from dpft.tasks.objectives.base import Prediction
 from dpft.training.devices import device_of
-from dpft.training.mechanisms import Data
+from dpft.training.mechanisms import Data, read_data
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
-from dpft.training.recording import forget_peak, make_record
+from dpft.training.recording import make_record
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
 
@@ -72,7 +71,7 @@ def run_experiment(run: Run, data: Data | None = None) -> FinishedRun:
     with joined(device, run.parallel) as cohort:
         check_alike(run, cohort)
         try:
-            return _lead(run, cohort, data) if cohort.rank == 0 else _follow(run, cohort)
+            return _stages(run, data, cohort)
         except UnsupportedLayerError as error:
             raise ConfigError(str(error)) from error
 
@@ -100,78 +99,65 @@ def check_alike(run: Run, cohort: TrainingCohort) -> None:
             )
 
 
-def _follow(run: Run, cohort: TrainingCohort) -> FinishedRun:
-    """Train and decode with the first rank, which has the folder."""
-    done, threads = cohort.broadcast_object((False, 0))
-    if not done:
-        torch.set_num_threads(threads)
-        with Progress(quiet=True) as progress:
-            prepared = prepare(run, load_task(run.task), None, progress, cohort)
-            with Session(run, prepared, None, progress) as session:
-                session.train()
-                loaded = session.whole_model()
-            _answers(run, prepared, loaded, progress)
-    return FinishedRun(run_path(run), {}, already_done=done)
-
-
-def _lead(run: Run, cohort: TrainingCohort, data: Data | None) -> FinishedRun:
-    path = run_path(run)
-    # Neither is a setting of the run: kept, `force` would start it over when it is resumed.
-    kept = {**run.raw, "force": False, "resume": None}
-    text = OmegaConf.to_yaml(OmegaConf.create(kept))
-    # When torchrun restarts the ranks, the same command means to continue.
-    force = run.force and not restarted()
-    with runs.RunDirectory.open(path, run.identity(), text, force=force) as directory:
-        if directory.is_done:
+def _stages(run: Run, data: Data | None, cohort: TrainingCohort) -> FinishedRun:
+    """Train, decode and score; all ranks call this, and the first one has the folder."""
+    path, directory, tracker = run_path(run), None, None
+    with ExitStack() as stack:
+        if cohort.rank == 0:
+            # Neither is a setting of the run: kept, `force` would start it over when resumed.
+            kept = {**run.raw, "force": False, "resume": None}
+            text = OmegaConf.to_yaml(OmegaConf.create(kept))
+            # When torchrun restarts the ranks, the same command means to continue.
+            force = run.force and not restarted()
+            opened = runs.RunDirectory.open(path, run.identity(), text, force=force)
+            directory = stack.enter_context(opened)
+        done = directory is not None and directory.is_done
+        if done:
             runs.check_whole(path)
-            cohort.broadcast_object((True, 0))
-            return FinishedRun(path, runs.read_record(path), already_done=True)
         # Several runs may share a process.
-        torch.set_num_threads(run.threads or _THREADS)
-        cohort.broadcast_object((False, torch.get_num_threads()))
-        with Progress(verbosity=run.verbosity) as progress:
-            if directory.moved is not None:
-                progress.warn(
-                    f"the earlier run is in {directory.moved} now: if anything of it is "
-                    "published, its cost adds to what this run costs"
-                )
-            if not run.clip.private:
-                progress.say("clip=none: training without privacy; eps is of no effect")
-            if run.origin:
-                progress.say(origin_in_words(run.origin))
-            tracking: Any = nullcontext()
-            if run.track.name != "none":
+        done, threads = cohort.broadcast_object((done, run.threads or _THREADS))
+        if done:
+            return FinishedRun(path, {} if directory is None else runs.read_record(path), True)
+        torch.set_num_threads(threads)
+        progress = stack.enter_context(Progress(directory is None, run.verbosity))
+        if directory is not None and directory.moved is not None:
+            progress.warn(
+                f"the earlier run is in {directory.moved} now: if anything of it is published, its "
+                "cost adds to what this run costs"
+            )
+        if not run.clip.private:
+            progress.say("clip=none: training without privacy; eps is of no effect")
+        if run.origin:
+            progress.say(origin_in_words(run.origin))
+        try:
+            if directory is not None and run.track.name != "none":
                 from dpft.training.trackers import Tracking
 
-                tracking = Tracking.of(run, directory, progress.warn)
-            with tracking as tracker:
-                try:
-                    prepared = prepare(
-                        run, data or load_task(run.task), directory, progress, cohort
-                    )
-                    loaded = _train_stage(run, prepared, directory, progress, tracker)
-                except (Exception, KeyboardInterrupt):
-                    directory.discard_unused()  # a folder where nothing was spent is no run
-                    raise
-                _decode_stage(run, prepared, loaded, directory, progress, tracker)
+                tracker = stack.enter_context(Tracking(run, path, progress.warn))
+            data = data or read_data(run, load_task(run.task), progress)
+            prepared = prepare(run, data, directory, progress, cohort)
+            loaded = _train_stage(prepared, tracker)
+        except (Exception, KeyboardInterrupt):
+            if directory is not None:
+                directory.discard_unused()  # a folder where nothing was spent is no run
+            raise
+        _decode_stage(prepared, loaded, tracker)
+        if directory is None:
+            return FinishedRun(path, {})
         record = runs.read_record(path)
         write_card(directory.model, record)
         directory.mark_done()
         return FinishedRun(path, record)
 
 
-def _train_stage(
-    run: Run,
-    prepared: Prepared,
-    directory: runs.RunDirectory,
-    progress: Progress,
-    tracker: Tracking | None,
-) -> LoadedModel:
+def _train_stage(prepared: Prepared, tracker: Tracking | None) -> LoadedModel:
+    """Take the steps, and write model, card and record."""
+    run, directory, progress = prepared.run, prepared.directory, prepared.progress
     measured: dict[str, Any] = {}
-    with Session(run, prepared, directory, progress, tracker) as session:
-        directory.keep_config()
-        session.train()
-        prepared = session.prepared
+    with Session(prepared) as session:
+        if directory is not None:
+            directory.keep_config()
+        session.train(tracker)
         if prepared.auditor is not None:
             epsilon = least_claim(prepared.parts.mechanism.epsilons())
             with progress.phase("auditing", None):
@@ -179,12 +165,13 @@ def _train_stage(
         if session.evaluation:
             measured["evaluation"] = session.evaluation
         loaded = session.whole_model()
+    if directory is None:
+        return loaded
     if prepared.planted is not None:
         with progress.phase("asking for secrets", None):
-            model, size = loaded.model, run.decode.rows
-            found = prepared.planted.scores(prepared.objective, model, size)
+            found = prepared.planted.scores(prepared.objective, loaded.model, run.decode.rows)
         measured["scores"] = {"canaries": found}
-    record = make_record(run, prepared, directory, session.seconds, measured)
+    record = make_record(prepared, session.seconds, measured)
     record["flags"] = with_part_flags(record)
     try:
         # First, or a kill would leave weights that do not say what they were trained on.
@@ -204,29 +191,21 @@ def _train_stage(
     return loaded
 
 
-def _decode_stage(
-    run: Run,
-    prepared: Prepared,
-    loaded: LoadedModel,
-    directory: runs.RunDirectory,
-    progress: Progress,
-    tracker: Tracking | None,
-) -> None:
+def _decode_stage(prepared: Prepared, loaded: LoadedModel, tracker: Tracking | None) -> None:
+    """Answer the questions, of which every rank has a share, and score the answers."""
+    run, task, directory = prepared.run, prepared.task, prepared.directory
+    asked = (task, loaded, prepared.instances, run.decode, run.seed, prepared.progress)
+    answers = predict(*asked, cohort=prepared.cohort)
+    if directory is None:
+        return
     split = run.decode.split
     file = directory.generations(split)
-    write_predictions(file, _answers(run, prepared, loaded, progress))
-    with progress.phase("scoring", None):
-        scores = score_file(prepared.task, file)
+    write_predictions(file, answers)
+    with prepared.progress.phase("scoring", None):
+        scores = score_file(task, file)
     name = str(file.relative_to(directory.path))
     runs.update_record(directory, stage="scored", scores={split: scores}, generations={split: name})
     if tracker is not None:
         signature, found = scores["signature"], scores["metrics"].items()
-        tracker.scores(split, {k: shown(k, v, signature) for k, v in found if v is not None})
-
-
-def _answers(
-    run: Run, prepared: Prepared, loaded: LoadedModel, progress: Progress
-) -> list[Prediction]:
-    """Return the model's answers; a collective, of which every rank has all answers."""
-    asked = (prepared.task, loaded, prepared.instances, run.decode, run.seed, progress)
-    return predict(*asked, cohort=prepared.cohort)
+        values = {f"{split}/{k}": shown(k, v, signature) for k, v in found if v is not None}
+        tracker.log(None, values)

@@ -1,14 +1,13 @@
-"""Prepare a run: read the data, load the model, attach the clipper, and check what can be checked.
+"""Prepare a run: load the model, attach the clipper, and check what can be checked.
 
-`prepare` makes everything that the steps need, in order. Its parts, below it, are also used by
-`dpft plan` and `dpft validate`. Data and mechanism, which need no torch, are made in
-`dpft.training.mechanisms`.
+`prepare` makes everything that the steps need, in order; `dpft plan` uses some of its parts. The
+data are read, and the mechanism is made, in `dpft.training.mechanisms`, which needs no torch.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,36 +25,34 @@ from dpft.models.nf4 import pack
 from dpft.parallel.cohort import Pipeline, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
-from dpft.privacy.clipping.groups import ClipFunction
-from dpft.privacy.cohort import Cohort
 from dpft.privacy.guarantee import own_caveats
 from dpft.privacy.noise import NOISE_VERSION
+from dpft.privacy.processes import Cohort
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
-from dpft.privacy.untouched import Untouched
 from dpft.runs.atomic import sha256_file
 from dpft.tasks import TASKS
-from dpft.tasks.base import Task, fingerprint
 from dpft.tasks.metrics.shown import rare
-from dpft.tasks.objectives.base import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
-from dpft.tasks.objectives.records import Record
+from dpft.tasks.objectives.objective import Instance, Objective, cut_in_encoding
+from dpft.tasks.objectives.record_types import Record
+from dpft.tasks.task import Task, fingerprint
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import check_scored, held_out_records, must_be_apart
-from dpft.training.mechanisms import Data, quantiles_of, read_data
+from dpft.training.mechanisms import Data, quantiles_of
 from dpft.training.progress import Progress
 
 if TYPE_CHECKING:
     from dpft.audit.canaries import Canaries
     from dpft.audit.exposure import Planted
-    from dpft.parallel.pipelined_sums import PipelinedSums
+    from dpft.parallel.pipeline import PipelinedSums
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingParts:
     """A model ready to be trained, the clipper of its gradients, and the mechanism.
 
@@ -68,29 +65,15 @@ class TrainingParts:
     digest: bytes
     clipper: Clipper
     mechanism: Mechanism
-    pipeline: PipelinedSums | None = None
-
-    def moved(self) -> Mapping[str, nn.Parameter]:
-        """Return the parameters of a checkpoint by name, also those of other pipeline stages."""
-        if self.loaded.reparametrisation is not None:
-            return self.loaded.reparametrisation.moved()
-        if self.pipeline is None:
-            return self.clipper.parameters
-        named = self.loaded.model.named_parameters()
-        return {name: parameter for name, parameter in named if parameter.requires_grad}
-
-    def untouched(self) -> Untouched:
-        """Return the present state of everything that is not trained."""
-        model = self.loaded.model
-        trained = [p for p in model.parameters() if p.requires_grad]
-        return Untouched(model, {id(p) for p in (*trained, *self.moved().values())})
+    pipeline: PipelinedSums | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prepared:
-    """All that a run needs for its steps.
+    """All that a run needs for its steps; where they continue a ledger, `Session` changes it.
 
     Attributes:
+        directory: the run's folder, which the first rank has.
         records: trained on, planted secrets included.
         units: the same as units of privacy.
         key: decides batches, noise and dropout; secret in a private run (`dpft.runs.run_key`).
@@ -102,10 +85,13 @@ class Prepared:
         planted: secrets among the records, if any.
         auditor: canaries in slots after the units, if any.
         held_out: records for evaluation during the training, if any.
-        compiled: whether microbatches are added up by compiled programs.
     """
 
+    run: Run
     task: Task
+    directory: runs.RunDirectory | None
+    progress: Progress
+    cohort: TrainingCohort
     parts: TrainingParts
     objective: Objective
     records: Sequence[Record]
@@ -117,25 +103,22 @@ class Prepared:
     instances: Sequence[Instance]
     planted: Planted | None
     auditor: Canaries | None
-    cohort: TrainingCohort
     held_out: Sequence[Record]
-    compiled: bool
 
 
 def prepare(
     run: Run,
-    task: Task | Data,
+    data: Data,
     directory: runs.RunDirectory | None,
     progress: Progress,
     cohort: TrainingCohort | None = None,
 ) -> Prepared:
-    """Read, load, encode and check, so that errors are raised before the first step."""
+    """Load, encode and check, so that errors are raised before the first step."""
     cohort = cohort or TrainingCohort()
-    data = task if isinstance(task, Data) else read_data(run, task, progress)
-    task, records, owners, instances = data.task, data.records, data.owners, data.instances
+    task, records, owners = data.task, data.records, data.owners
     held_out = held_out_records(run.evaluate, task)
     if must_be_apart(run, task):
-        check_scored(task, run.decode.split, [one.record for one in instances])
+        check_scored(task, run.decode.split, [one.record for one in data.instances])
     if run.audit.active:
         from dpft.audit.stage import check, plant
 
@@ -171,7 +154,7 @@ def prepare(
     size = mechanism.dataset_size
     if mechanism.private and mechanism.delta >= 1 / size:  # known before a budget is spent
         progress.warn(" ".join(own_caveats(None, mechanism.delta, task.unit_noun, size)))
-    scored = Counter(one.references for one in instances)
+    scored = Counter(one.references for one in data.instances)
     for remark in rare({name: scored[name,] for name in task.needs.classes}):
         progress.warn(remark)
     if progress.may_tell(mechanism.noise_multiplier > 0):
@@ -184,8 +167,13 @@ def prepare(
         # Also for a run of no steps, which needs no noise: a plain fingerprint is a release.
         stored = directory.noise_key(run.privacy.noise_seed, held)
     stored = cohort.broadcast_object(stored)  # only the first rank has the folder
-    compiled, own = compiles(run, device), deciding_parts(run)
-    shapes = fixed_shapes(run, parts, compiled)
+    compiled, own, shapes = compiles(run, device), deciding_parts(run), None
+    exact = all(p.dtype.itemsize >= 4 for p in loaded.model.parameters())
+    free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
+    # Shapes may not depend on which records are drawn where batches have one size, where each shape
+    # has a program, and where rounding would otherwise make records depend on each other.
+    if mechanism.max_batch is not None or compiled or (mechanism.private and not free):
+        shapes = FixedShapes(mechanism.batch_size, mechanism.max_batch, compiled)
     header: dict[str, Any] = {
         "mechanism": mechanism.to_dict(),
         "data": runs.keyed_fingerprint(stored, plain),
@@ -231,7 +219,11 @@ def prepare(
 
         auditor = Canaries(run.audit.gradients, clipper, mechanism, key)
     return Prepared(
+        run=run,
         task=task,
+        directory=directory,
+        progress=progress,
+        cohort=cohort,
         parts=parts,
         objective=objective,
         records=records,
@@ -240,12 +232,10 @@ def prepare(
         header=header,
         revision=next(iter(task.commits.values()), None),
         weights=stored_weights(run.model) if cohort.rank == 0 else {},
-        instances=instances,
+        instances=data.instances,
         planted=planted,
         auditor=auditor,
-        cohort=cohort,
         held_out=held_out,
-        compiled=compiled,
     )
 
 
@@ -257,42 +247,43 @@ def assemble(
     cohort: TrainingCohort | None = None,
 ) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
-    cohort = cohort or TrainingCohort()
-    if isinstance(cohort, Pipeline):
-        return _in_stages(run, task, mechanism, device, cohort)
-    loaded = _load(run, task, cohort)
+    cohort, clip, pipeline = cohort or TrainingCohort(), run.clip, None
+    loaded = load_adapted(run, task, cohort)
     # Each copy is read separately, so copies are compared; shards come from the first rank.
     digest = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""
     digest = cohort.broadcast_object(digest) if cohort.sharded else digest
     # Divided before it goes to the device, where the whole may have no room.
     cohort.place(loaded.model.train())
-    model = loaded.model.to(device)  # type: ignore[arg-type]
-    clipper = attach_clipper(run.clip, model, cohort if cohort.size > 1 else None)
-    return TrainingParts(loaded, digest, clipper, over_groups(mechanism, run.clip, clipper))
-
-
-def _in_stages(
-    run: Run, task: Task, mechanism: Mechanism, device: torch.device, cohort: Pipeline
-) -> TrainingParts:
-    """`assemble` where each rank holds a stage of the model."""
-    from dpft.parallel.pipelined_sums import pipelined
-
-    how = Partition("per_device", cohort.size)
-    if run.clip.groups == "per_device":
-        how = run.clip.partition
-    loaded = _load(run, task, cohort)
-    digest = loaded.digest()
+    if not isinstance(cohort, Pipeline):
+        loaded.model.to(device)  # type: ignore[arg-type]
+    clipper = attach_clipper(clip, loaded.model, cohort if cohort.size > 1 else None)
     try:
-        whole = attach_clipper(run.clip, loaded.model.train(), cohort)
-        mechanism = over_groups(mechanism, run.clip, whole)
-        clipper, sums = pipelined(loaded.model, whole, how, cohort, device)
+        if clip.private:
+            mechanism = mechanism.over(
+                tuple(group.threshold for group in clipper.groups),
+                allocation=clip.allocation,
+                dimensions=tuple(
+                    sum(clipper.parameters[name].numel() for name in group.parameters)
+                    for group in clipper.groups
+                ),
+                quantiles=quantiles_of(clip),
+                quantile_budget=clip.quantile_budget,
+                count_noise=clip.quantile_noise,
+            )
+        if isinstance(cohort, Pipeline):
+            from dpft.parallel.pipeline import pipelined
+
+            same = clip.groups == "per_device"
+            how = clip.partition if same else Partition("per_device", cohort.size)
+            stage, pipeline = pipelined(loaded.model, clipper, how, cohort, device)
+            # It has what noise, session and loop need of a clipper, and no backward itself.
+            clipper = cast(Clipper, stage)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    # It has what noise, session and loop need of a clipper, and no backward itself.
-    return TrainingParts(loaded, digest, cast(Clipper, clipper), mechanism, sums)
+    return TrainingParts(loaded, digest, clipper, mechanism, pipeline)
 
 
-def _load(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
+def load_adapted(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
     """Return the adapted model; where it is sharded, only the first rank reads weights."""
     weights = cohort.rank == 0 or not cohort.sharded
     loaded = load_model(run.model, task.needs, run.seed, weights=weights)
@@ -302,35 +293,15 @@ def _load(run: Run, task: Task, cohort: TrainingCohort) -> LoadedModel:
     return adapted
 
 
-@torch.no_grad()
-def whole_again(run: Run, task: Task, parts: TrainingParts, cohort: TrainingCohort) -> LoadedModel:
-    """Return the trained model in one piece on every rank.
-
-    One parameter at a time, so that a rank holds no more than its share and the whole model.
-    """
-    if not cohort.divided:
-        return parts.loaded
-    first, trained = cohort.rank == 0, dict(parts.moved())
-    device = next(iter(parts.clipper.parameters.values())).device
-    loaded = _load(run, task, cohort)
-    loaded.model.to(device).train()  # type: ignore[arg-type]
-    for name, parameter in loaded.model.named_parameters():
-        if name in trained:
-            whole = cohort.whole(trained.pop(name).detach(), name)
-            if cohort.sharded:  # every rank has put it together
-                parameter.copy_(whole)
-            else:
-                cohort.broadcast(parameter, whole if first else None)
-        elif cohort.sharded:  # else each rank has read its own
-            cohort.broadcast(parameter, parameter if first else None)
-    assert not trained, f"the model has no place for {list(trained)}"
-    for buffer in loaded.model.buffers():
-        cohort.broadcast(buffer, buffer if first else None)
-    return loaded
-
-
 def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -> Clipper:
     """Attach the clipper of the settings to a model."""
+    name, function = clip.clip_function, clip.clip_function
+    if clip.private and name not in CLIP_FUNCTIONS:
+        function = imported.load("clip.clip_function", name)
+        try:
+            own_function(function, name)
+        except ValueError as error:
+            raise SettingError("clip.clip_function", name, advice=str(error)) from error
     try:
         if not clip.private:
             return make_clipper(model, "none", cohort=cohort)
@@ -341,7 +312,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             thresholds=clip.thresholds,
             groups=imported.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
             plan=clip.plan,
-            clip_function=clip_function(clip),
+            clip_function=function,
             adaptive=quantiles_of(clip),
             cohort=cohort,
         )
@@ -349,27 +320,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
         raise ConfigError(str(error)) from error
 
 
-def over_groups(mechanism: Mechanism, clip: Clip, clipper: Clipper) -> Mechanism:
-    """Return the mechanism with its noise spread over the groups of the clipper."""
-    if not clip.private:
-        return mechanism
-    try:
-        return mechanism.over(
-            tuple(group.threshold for group in clipper.groups),
-            allocation=clip.allocation,
-            dimensions=tuple(
-                sum(clipper.parameters[name].numel() for name in group.parameters)
-                for group in clipper.groups
-            ),
-            quantiles=quantiles_of(clip),
-            quantile_budget=clip.quantile_budget,
-            count_noise=clip.quantile_noise,
-        )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def make_optimizer(settings: Optim, moved: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+def make_optimizer(settings: Optim, moved: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer of ``conf/optim``; on privatised gradients it is DP-Adam, DP-SGD etc."""
     parameters = [*moved]
     common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
@@ -388,35 +339,7 @@ def compiles(run: Run, device: torch.device) -> bool:
     return wanted and run.parallel.name == "data" and not run.model.checkpointing
 
 
-def fixed_shapes(run: Run, parts: TrainingParts, compiled: bool = False) -> FixedShapes | None:
-    """Return the shapes of microbatches where these may not depend on which records are drawn.
-
-    Where batches have one size, where each shape has a program, and where rounding would otherwise
-    make records depend on each other.
-    """
-    mechanism = parts.mechanism
-    if mechanism.max_batch is not None:
-        return FixedShapes(mechanism.batch_size, mechanism.max_batch, compiled)
-    exact = all(p.dtype.itemsize >= 4 for p in parts.loaded.model.parameters())
-    free = run.precision == "float32" and exact and run.parallel.name != "pipeline"
-    if not compiled and (not mechanism.private or free):
-        return None
-    return FixedShapes(mechanism.batch_size, compiled=compiled)
-
-
 # Parts that the user wrote (`dpft.config.imported`): checked, and recorded.
-
-
-def clip_function(clip: Clip) -> str | ClipFunction:
-    """Return the clip function of the settings: a name of dpft's, or the user's function."""
-    if clip.clip_function in CLIP_FUNCTIONS:
-        return clip.clip_function
-    function: ClipFunction = imported.load("clip.clip_function", clip.clip_function)
-    try:
-        own_function(function, clip.clip_function)
-    except ValueError as error:
-        raise SettingError("clip.clip_function", clip.clip_function, advice=str(error)) from error
-    return function
 
 
 def own_parts(run: Run) -> list[dict[str, str]]:

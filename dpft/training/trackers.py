@@ -1,7 +1,7 @@
 """Trackers, for watching a run's figures while it runs: a CSV file, or those of accelerate.
 
-A tracker receives a step's figures after the step is in the ledger, and only those that `figures`
-selects. One that fails is dropped with a warning; the run continues.
+A tracker receives a step's figures after the step is in the ledger, and only those that
+`Tracking.figures` selects. One that fails is dropped with a warning; the run continues.
 """
 
 from __future__ import annotations
@@ -9,65 +9,86 @@ from __future__ import annotations
 import csv
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from dpft import runs
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Run
 from dpft.privacy import Mechanism
-from dpft.privacy.guarantee import VOIDS, Void
-from dpft.runs.atomic import write_atomic
+from dpft.privacy.guarantee import VOIDS, warnings
+from dpft.runs.atomic import Closing, write_atomic
 
 
-class Tracking:
-    """Passes figures to a tracker.
+class Tracking(Closing):
+    """Passes figures of a run to its tracker.
 
     Args:
-        make: makes the tracker, given the step to continue with.
+        run: the run.
+        folder: the run's.
         warn: called once, with a failure.
+
+    Raises:
+        ConfigError: the tracker's package is missing.
     """
 
-    def __init__(self, make: Callable[[int], Any], warn: Callable[[str], None]) -> None:
-        self._make, self._warn = make, warn
-        self._tracker: Any = None
-
-    @classmethod
-    @contextmanager
-    def of(
-        cls, run: Run, directory: runs.RunDirectory, warn: Callable[[str], None]
-    ) -> Iterator[Tracking]:
-        """Yield the tracking of a run; raise ConfigError if a package is missing."""
+    def __init__(self, run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         name = run.track.name
         if name != "csv" and importlib.util.find_spec(name) is None:
             raise ConfigError(f"track={name} is not installed; type pip install 'dpft[{name}]'")
-        tracking = cls(partial(make_tracker, run, directory.path), warn)
-        try:
-            yield tracking
-        finally:
-            tracking.end()
+        self._run, self._folder, self._warn = run, folder, warn
+        self._tracker: Any = None
 
     def begin(self, start: int) -> None:
         """Begin before step ``start``; earlier figures of later steps are void."""
-        self._tracker = self._tried(self._make, start)
+        self._tracker = self._tried(make_tracker, self._run, self._folder, start)
 
-    def step(self, step: int | None, values: Mapping[str, float]) -> None:
-        """Track figures of a step, counted from 1; 0 is before the first, None is no step."""
+    def figures(
+        self,
+        mechanism: Mechanism,
+        groups: Sequence[str],
+        step: int,
+        rate: float,
+        thresholds: tuple[float, ...],
+        summary: Mapping[str, Any],
+    ) -> dict[str, float]:
+        """Return the figures after step ``step``, counted from 0, by name.
+
+        Args:
+            mechanism: the run's.
+            groups: names of the clipping groups, in order.
+            step: the step.
+            rate: learning rate.
+            thresholds: released by noisy counts; empty if there is no noise.
+            summary: see `dpft.training.statistics.StepStatistics.summary`; it is noiseless, and
+                left out of a run with noise.
+        """
+        noisy = bool(mechanism.noise_multiplier)
+        values = {"learning_rate": rate}
+        if noisy:
+            # The column is read by itself, so its name has what voids its figures.
+            voided_by = warnings(mechanism.sampling, self._run.privacy.noise_seed)
+            name = ", ".join(["epsilon", *(VOIDS[reason] for reason in voided_by)])
+            values[re.sub(r"\W+", "_", name)] = mechanism.epsilon_after(step + 1)
+            values["noise_multiplier"] = mechanism.noise_multiplier
+        names = groups if len(groups) == len(thresholds) else map(str, range(len(thresholds)))
+        values |= {f"threshold/{name}": x for name, x in zip(names, thresholds, strict=True)}
+        if not noisy:
+            found = summary.items()
+            values |= {f"train/{k}": float(x) for k, x in found if isinstance(x, int | float)}
+        return values
+
+    def log(self, step: int | None, values: Mapping[str, float]) -> None:
+        """Track values of a step, counted from 1; 0 is before the first, None is no step."""
         if self._tracker is not None:
             self._tried(self._tracker.log, dict(values), step)
 
-    def scores(self, split: str, values: Mapping[str, float]) -> None:
-        """Track a split's scores, on the scales that reports show."""
-        self.step(None, {f"{split}/{name}": value for name, value in values.items()})
-
-    def end(self) -> None:
-        tracker, self._tracker = self._tracker, None
-        if tracker is not None:
-            self._tried(tracker.finish)
+    def close(self) -> None:
+        """End the tracker."""
+        if self._tracker is not None:
+            self._tried(self._tracker.finish)
+            self._tracker = None
 
     def _tried(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -79,42 +100,6 @@ class Tracking:
                 "continues without it"
             )
             return None
-
-
-def figures(
-    mechanism: Mechanism,
-    groups: Sequence[str],
-    voided_by: Sequence[Void],
-    step: int,
-    rate: float,
-    thresholds: tuple[float, ...],
-    summary: Mapping[str, Any],
-) -> dict[str, float]:
-    """Return the figures after step ``step``, counted from 0, by name.
-
-    Args:
-        mechanism: of the run.
-        groups: names of the clipping groups, in order.
-        voided_by: what voids the guarantee of the run.
-        step: the step.
-        rate: learning rate.
-        thresholds: released by noisy counts; empty if there is no noise.
-        summary: see `dpft.training.statistics.StepStatistics.summary`; it is noiseless, and left
-            out of a run with noise.
-    """
-    noisy = bool(mechanism.noise_multiplier)
-    values = {"learning_rate": rate}
-    if noisy:
-        # The column is read by itself, so its name has what voids its figures.
-        name = ", ".join(["epsilon", *(VOIDS[reason] for reason in voided_by)])
-        values[re.sub(r"\W+", "_", name)] = mechanism.epsilon_after(step + 1)
-        values["noise_multiplier"] = mechanism.noise_multiplier
-    names = groups if len(groups) == len(thresholds) else map(str, range(len(thresholds)))
-    values |= {f"threshold/{name}": x for name, x in zip(names, thresholds, strict=True)}
-    if not noisy:
-        found = summary.items()
-        values |= {f"train/{k}": float(x) for k, x in found if isinstance(x, int | float)}
-    return values
 
 
 def make_tracker(run: Run, folder: Path, start: int) -> Any:

@@ -18,7 +18,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Run, parse
 from dpft.runs.folders import check_no_trial, stored_config
 from dpft.tasks import load_task
-from dpft.tasks.base import Task
+from dpft.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch

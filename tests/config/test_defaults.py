@@ -8,7 +8,7 @@ from dpft.config.compose import compose
 from dpft.config.defaults import Row, origin_in_words
 from dpft.config.schema import parse
 from dpft.reproduce.papers import load, names
-from dpft.reproduce.tables.plan import empty_plan, words_at
+from dpft.reproduce.tables.planned import empty_plan, words_at
 from dpft.runs.identity import config_hash
 from dpft.training.run import run_experiment
 from tests.cli.test_recipes import first_point

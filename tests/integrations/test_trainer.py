@@ -40,7 +40,7 @@ from dpft import runs
 from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers import PrivacyArguments, PrivacyMixin, PrivateTrainer
 from dpft.integrations.transformers.arguments import REFUSALS, TAKEN, refused
-from dpft.integrations.transformers.records import (
+from dpft.integrations.transformers.losses import (
     CollatedAlone,
     FixedRows,
     examples_of,

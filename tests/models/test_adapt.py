@@ -13,7 +13,7 @@ from dpft.models.load import LoadedModel, load_model
 from dpft.models.lora import targets_of
 from dpft.models.needs import Needs
 from dpft.models.rgp import CarriedLinear
-from dpft.models.select import has_new_head, head_modules, select
+from dpft.models.trained_part import has_new_head, head_modules, select
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.groups import find_blocks
 from dpft.tasks.objectives.causal import collate, token_nll

@@ -28,7 +28,7 @@ from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
 from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.causal import collate, token_nll
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.objectives.tokens import around
 from dpft.tasks.own_texts import LanguageModeling, TextToText
 from tests.models.adapted import EXAMPLES

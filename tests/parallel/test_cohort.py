@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from dpft.config.errors import ConfigError, RankError
 from dpft.parallel.cohort import Pipeline, RankGoneError, Replicas, TrainingCohort, _collective
 from dpft.parallel.parts import taken_apart
-from dpft.parallel.pipelined_sums import pipelined
+from dpft.parallel.pipeline import pipelined
 from dpft.parallel.sharded import Shards
 from dpft.privacy import make_clipper
 from dpft.privacy.quantiles import Quantiles
@@ -138,7 +138,8 @@ def test_the_first_rank_saves_what_is_no_tensor_of_every_stage():
     own, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.empty(2, device="meta"))
     optimizer = torch.optim.Adam([own, other])
     optimizer.state[own] = {"exp_avg": torch.zeros(2), "trust_ratio": 0.5}
-    _, rest = taken_apart(optimizer, ["own", "other"], First())
+    tensors, rest = taken_apart({"own": own, "other": other}, optimizer, First())
+    assert tensors.keys() == {"weights/own", "optimizer/own/exp_avg"}
     assert rest["values"] == {"own": {"trust_ratio": 0.5}, "other": {"trust_ratio": 1.0}}
 
 
@@ -194,13 +195,12 @@ def test_ranks_with_other_code_of_a_plugin_are_told_apart(tmp_path):
         def barrier(self, trouble=None, word=""):
             words.append(word)
 
-    with ready(settings(tmp_path)) as (prepared, _, progress):
+    with ready(settings(tmp_path)) as (prepared, _, _):
         for code in ("1", "2", "2"):
             own = {"a rule for own.Layer": f"own 1.0 {code}"}
             compute = {**prepared.header["compute"], "plugins": own}
             header = {**prepared.header, "compute": compute}
-            told = replace(prepared, header=header, cohort=Listening())
-            Session(settings(tmp_path), told, None, progress)
+            Session(replace(prepared, header=header, cohort=Listening(), directory=None))
     one, two, again = (word for word in words if word.startswith(prepared.header["data"]))
     assert one != two == again
 

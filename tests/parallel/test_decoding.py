@@ -93,11 +93,14 @@ def figures(cohort):
     mechanism = SimpleNamespace(steps=1, noise_multiplier=1.0, dataset_size=7, batch_size=7)
     objective = task.objective(loaded)
     record = task.records("train")[0]
-    how = {"public": True, "start": 0, "cohort": cohort, "progress": Progress(quiet=True)}
     found = []
     for label in (0, 1):
-        records = [replace(record, label=label)] * 7
-        held_out = Evaluations(run, objective, records, mechanism, None, **how)
+        prepared = SimpleNamespace(
+            **{"run": run, "task": task, "objective": objective, "cohort": cohort},
+            **{"parts": SimpleNamespace(mechanism=mechanism), "directory": None},
+            **{"progress": Progress(quiet=True), "held_out": [replace(record, label=label)] * 7},
+        )
+        held_out = Evaluations(prepared, start=0)
         found.append(held_out.figures(loaded.model))
     return found
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from dpft.config.errors import RankError
 from dpft.parallel import parts
 from dpft.parallel.cohort import TrainingCohort
-from dpft.parallel.parts import put_together, room_for, taken_apart
+from dpft.parallel.parts import put_together, taken_apart
 from dpft.parallel.sharded import Shards, shard
 from dpft.runs import CheckpointError, RunDirectory, checkpoint
 from tests.parallel.ranks import together
@@ -41,19 +41,14 @@ class Trained:
             self.optimizer.step()
 
     def tensors(self):
-        held, rest = taken_apart(self.optimizer, list(self.moved), self.cohort or TrainingCohort())
-        return {**{n: p.detach() for n, p in self.moved.items()}, **held}, rest
+        return taken_apart(self.moved, self.optimizer, self.cohort or TrainingCohort())
 
     def save(self, run, step):
         checkpoint.save(run, step, *self.tensors(), self.cohort)
 
     def load(self, run):
         latest = checkpoint.load(run, self.cohort)
-        names = list(self.moved)
-        like = {name: t for name, t in latest.written.items() if "/" in name}
-        room = room_for(self.optimizer, names, like)
-        latest.fill({**room, **{n: p.detach() for n, p in self.moved.items()}})
-        put_together(self.optimizer, names, names, room, latest.state)
+        put_together(self.moved, self.optimizer, latest.written, latest.fill, latest.state)
         return latest
 
     def whole(self):

@@ -14,8 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from dpft.config.errors import ConfigError, ModelError
 from dpft.parallel import cohort as replicas
 from dpft.parallel.cohort import Pipeline
-from dpft.parallel.pipeline import ClippedStage
-from dpft.parallel.pipelined_sums import pipelined
+from dpft.parallel.pipeline import ClippedStage, pipelined
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition

@@ -87,9 +87,11 @@ def spent(cohort):
             parameter, lines = torch.nn.Parameter(torch.zeros(2)), []
             parameter.grad = torch.tensor([1.0, 2.0 + unlike * cohort.rank])
             session = object.__new__(Session)
-            session._mechanism = SimpleNamespace(private=True, rdp_after=float)
-            session._clipper = SimpleNamespace(parameters={"weight": parameter})
-            session._cohort, cohort.divided = cohort, divided
+            parts = SimpleNamespace(
+                mechanism=SimpleNamespace(private=True, rdp_after=float),
+                clipper=SimpleNamespace(parameters={"weight": parameter}),
+            )
+            session.prepared, cohort.divided = SimpleNamespace(parts=parts, cohort=cohort), divided
             session._ledger = SimpleNamespace(spend=lambda step, to=lines, **line: to.append(line))
             try:
                 session._spend(0, Released())

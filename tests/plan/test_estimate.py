@@ -31,7 +31,7 @@ from dpft.plan.estimate import (
 )
 from dpft.plan.metering import Operation
 from dpft.plan.simulate import Cost
-from dpft.plan.step import StepShape, shape_of, training_of
+from dpft.plan.step_shape import StepShape, shape_of, training_of
 from dpft.tasks import load_task
 
 DEVICE = Device(

@@ -8,7 +8,7 @@ from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.plan.metering import Meter
 from dpft.plan.simulate import PretendedAnswers, simulated, steps
-from dpft.plan.step import shape_of, training_of
+from dpft.plan.step_shape import shape_of, training_of
 from tests.plan.test_metering import flops
 
 CLOSE = 0.01  # beside what is counted, what Python frees a moment later

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dpft.privacy import make_clipper, precision
-from dpft.privacy.clipping.rules.base import batched_gram
+from dpft.privacy.clipping.rules.interface import batched_gram
 from dpft.privacy.precision import full_precision
 from dpft.privacy.verification.checker import Guard
 from tests.privacy.reference import clear

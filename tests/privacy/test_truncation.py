@@ -14,7 +14,7 @@ from scipy import stats
 from dpft.privacy import Mechanism
 from dpft.privacy.accounting import epsilon_pld, epsilon_rdp, overflow, rdp_curve
 from dpft.privacy.accounting.pld import LossDistribution
-from dpft.privacy.accounting.step import SHARE, fitting_size
+from dpft.privacy.accounting.step_arguments import SHARE, fitting_size
 from dpft.privacy.shapes import BLANK
 
 # Records of the smaller data set, rate, places, noise. The last is cut at every step.

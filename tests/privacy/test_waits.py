@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from dpft.privacy import LostRecordError, make_clipper
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.clipping.rules import SquaredNorm
-from dpft.privacy.clipping.rules.base import batched_gram
+from dpft.privacy.clipping.rules.interface import batched_gram
 from dpft.privacy.clipping.rules.uses import uncancelled
 from tests.privacy.reference import clear, grads_of
 

@@ -18,8 +18,8 @@ from dpft.report.page import bounds
 from dpft.report.plot import drawn
 from dpft.runs.finished import marked
 from dpft.sweep.find import find
-from dpft.sweep.folder import Failure, folder_of
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
+from dpft.sweep.sweep_folder import Failure, folder_of
 from tests.report.pages.example import (
     DELTA,
     LOSSES,
@@ -380,7 +380,7 @@ def test_a_sweep_shows_every_point_and_no_error_that_quotes_data(tmp_path):
     plan = SweepPlan(tuple(points), 0, tmp_path)
     folder.describe(ParsedOverrides(("optim.lr=1,2,3,4",)), (), plan)
     a_run(points[0].path, record(0.4, config_hash="hash-1"))
-    (points[0].path / "DONE").write_text(marked(points[0].path, "hash-1").spelled())
+    (points[0].path / "DONE").write_text(marked(points[0].path, "hash-1"))
     ledger(points[1].path, steps=2, mechanism=mechanism(noise_multiplier=0.8))
     folder.fail("hash-3", Failure(error="bad line: my secret", diverged=False))
     text = text_of(folder.path)

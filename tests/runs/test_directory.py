@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from dpft.runs import (
+    NORMS,
     Ledger,
     MetricsLog,
-    NormsLog,
     RunDirectory,
     RunError,
     RunLockedError,
@@ -16,7 +16,7 @@ from dpft.runs import (
     config_hash,
     save_private_state,
 )
-from dpft.tasks.objectives.base import Prediction
+from dpft.tasks.objectives.objective import Prediction
 from dpft.training.predictions import write_predictions
 from tests.runs.conftest import CONFIG
 
@@ -100,8 +100,8 @@ def used(path: Path) -> Path:
     with RunDirectory.open(path, CONFIG, "") as run:
         run.noise_key()
         with MetricsLog(run.metrics) as log:
-            log.append(0, loss=1.0)
-        NormsLog(run.private, 1, ["all"]).close()
+            log.append({"step": 0, "loss": 1.0})
+        MetricsLog(run.private / NORMS).close()
         save_private_state(run, "audit", 1, {})
         Ledger(run.ledger, {"key": "k"}).close()
         write_predictions(run.generations("test"), [Prediction("s", "p", ("r",))])

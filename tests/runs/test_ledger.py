@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_the_step_unspent(spent: Path, monkeypatch: pytest.Mo
 
 def test_repeated_steps_have_lines_of_their_own(moved: Path) -> None:
     contents = read_ledger(moved)
-    assert (contents.steps_spent, contents.next_step, contents.repeated) == (5, 3, 2)
+    assert (contents.steps_spent, contents.next_step, contents.stretch.repeated) == (5, 3, 2)
     moves = [(entry["step"], entry.get("compute")) for entry in contents.entries]
     assert moves == [(0, None), (1, None), (2, None), (1, header(2)["compute"]), (2, None)]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpft.config.errors import LogError
-from dpft.runs import NORMS, MetricsLog, NormsLog, read_norms
+from dpft.runs import NORMS, MetricsLog, norms_of, read_norms
 from dpft.runs.identity import opened, sealed
 from dpft.runs.log import Log, read_log
 
@@ -78,9 +78,10 @@ def test_resumed_metrics_have_each_step_once_and_spell_what_json_lacks(tmp_path:
     path = tmp_path / "metrics.jsonl"
     with MetricsLog(path) as log:
         for step in range(5):
-            log.append(step, loss=1.0)
+            log.append({"step": step, "loss": 1.0})
     with MetricsLog(path, resume_step=3) as log:
-        log.append(3, loss=math.nan, norms=[math.inf, 1.0], by={"a": -math.inf})
+        wild = {"loss": math.nan, "norms": [math.inf, 1.0], "by": {"a": -math.inf}}
+        log.append({"step": 3, **wild})
     found = read_log(path, REMEDY)
     assert [entry["step"] for entry in found] == [0, 1, 2, 3]
     assert found[3] == {"step": 3, "loss": "nan", "norms": ["inf", 1.0], "by": {"a": "-inf"}}
@@ -98,15 +99,15 @@ def test_a_sealed_body_is_read_as_it_was_written_or_not_at_all() -> None:
             opened(held)
 
 
-def test_norms_are_of_every_so_many_steps_and_again_from_where_a_run_goes_on(
+def test_norms_are_read_as_they_were_written_and_again_from_where_a_run_goes_on(
     tmp_path: Path,
 ) -> None:
-    with NormsLog(tmp_path, 2, ["a", "b"]) as log:
-        for step in range(5):
-            log.append(step, [torch.full((1, 2), float(step)), torch.full((2, 2), 0.1234567)], 3, 4)
-        log.append(6, [])  # an empty batch
-    with NormsLog(tmp_path, 2, ["a", "b"], resume_step=3) as log:
-        log.append(4, [torch.tensor([[7.0, 8.0]])])
+    with MetricsLog(tmp_path / NORMS) as log:
+        for step in (0, 2, 4):
+            norms = [torch.full((1, 2), float(step)), torch.full((2, 2), 0.1234567)]
+            log.append(norms_of(step, ["a", "b"], norms, 3, 4))
+    with MetricsLog(tmp_path / NORMS, resume_step=3) as log:
+        log.append(norms_of(4, ["a", "b"], [torch.tensor([[7.0, 8.0]])]))
     found = read_norms(tmp_path / NORMS)
     assert [(one.step, len(one.values)) for one in found] == [(0, 3), (2, 3), (4, 1)]
     assert found[0].values[1] == (0.123457, 0.123457)

@@ -13,8 +13,8 @@ from dpft.runs import RunLockedError, config_hash
 from dpft.runs.finished import marked
 from dpft.runs.folders import run_path
 from dpft.sweep import job
-from dpft.sweep.folder import Failure, SweepFolder
 from dpft.sweep.job import run_point
+from dpft.sweep.sweep_folder import Failure, SweepFolder
 from tests.report.pages.example import record
 
 
@@ -43,7 +43,7 @@ def finish(raw):
     path = run_path(parse(raw))
     path.mkdir(parents=True)
     (path / "record.json").write_text(json.dumps(record(bleu=0.25)))
-    (path / "DONE").write_text(marked(path, config_hash(parse(raw).identity())).spelled())
+    (path / "DONE").write_text(marked(path, config_hash(parse(raw).identity())))
 
 
 def failure_of(folder, *overrides):

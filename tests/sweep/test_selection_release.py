@@ -20,8 +20,8 @@ from dpft.runs.finished import marked
 from dpft.runs.ledger import chained_lines
 from dpft.sweep.find import find
 from dpft.sweep.points import ParsedOverrides, make_plan
-from dpft.sweep.selection.draw import Selection, Trials, draw
 from dpft.sweep.selection.release import best
+from dpft.sweep.selection.trials import Selection, Trials, draw
 from dpft.training.trained import loaded_run
 from tests.report.pages.example import config as settings_of
 from tests.report.pages.example import mechanism, record
@@ -128,7 +128,7 @@ def by_hand(tmp_path, monkeypatch):
                 (point.path / "config.yaml").write_text("runs_dir: there\nname: null\nseed: 5\n")
                 (point.path / "model").mkdir()
                 (point.path / "model/weights").write_text(f"{score}")
-                (point.path / "DONE").write_text(marked(point.path, point.digest).spelled())
+                (point.path / "DONE").write_text(marked(point.path, point.digest))
             return 0
 
         monkeypatch.setattr(Trials, "draw", lambda self, key: len(scores))

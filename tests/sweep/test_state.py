@@ -8,9 +8,9 @@ from dpft.cli import sweep
 from dpft.config.errors import ConfigError
 from dpft.report.console import Console
 from dpft.runs.finished import marked
-from dpft.sweep.folder import Failure, SweepFolder, default_name, folder_of
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
 from dpft.sweep.state import States, as_table, summary
+from dpft.sweep.sweep_folder import Failure, SweepFolder, default_name, folder_of
 from tests.report.pages.example import ledger, mechanism, record
 
 
@@ -44,7 +44,7 @@ def started(path, steps):
 def finished(point, **sections):
     point.path.mkdir(parents=True)
     (point.path / "record.json").write_text(json.dumps(record(bleu=0.25, **sections)))
-    (point.path / "DONE").write_text(marked(point.path, point.digest).spelled())
+    (point.path / "DONE").write_text(marked(point.path, point.digest))
 
 
 def test_every_state_is_told(folder, points, capsys, monkeypatch):

@@ -11,7 +11,7 @@ from dpft.cli import sweep
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.runs import read_ledger, read_record
-from dpft.sweep.folder import Failure
+from dpft.sweep.sweep_folder import Failure
 from dpft.training.run import run_experiment
 from tests.processes import command, invoke
 

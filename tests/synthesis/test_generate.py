@@ -17,7 +17,7 @@ from dpft.config.flags import Flag, flag
 from dpft.config.schema import Decode, Model, parse
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.synthesis.records import Apart, Overlap, find_sources, overlaps
+from dpft.synthesis.synthetic import Apart, Overlap, find_sources, overlaps
 from dpft.tasks.e2e import E2E, read_csv
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.own_texts import LanguageModeling, TextClassification, TextToText

@@ -14,10 +14,10 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import parse
 from dpft.models.load import load_model
-from dpft.tasks.chat import Chat
-from dpft.tasks.objectives.base import Prediction, cut_in_encoding
+from dpft.tasks.conversations import Chat
 from dpft.tasks.objectives.chat import PLAIN, ChatObjective
-from dpft.tasks.objectives.records import Conversation
+from dpft.tasks.objectives.objective import Prediction, cut_in_encoding
+from dpft.tasks.objectives.record_types import Conversation
 from dpft.training.setup import deciding_parts
 
 TEMPLATES = yaml.safe_load(Path(__file__).with_name("chat_templates.yaml").read_text("utf-8"))

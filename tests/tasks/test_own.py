@@ -13,10 +13,10 @@ from dpft.config.errors import ConfigError, DataError, SettingError, SplitError
 from dpft.config.schema import parse
 from dpft.models.needs import Needs
 from dpft.tasks import load_task, own
-from dpft.tasks.base import SPLITS
-from dpft.tasks.chat import Chat
-from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.conversations import Chat
+from dpft.tasks.objectives.record_types import LabelledText
 from dpft.tasks.own_texts import LanguageModeling, TextClassification
+from dpft.tasks.task import SPLITS
 from dpft.training.run import run_experiment
 from tests.small_runs import ready
 

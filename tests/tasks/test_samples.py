@@ -11,8 +11,8 @@ import pytest
 
 from dpft.config.flags import sentences
 from dpft.tasks import TASKS, load_task
-from dpft.tasks.base import SPLITS, fingerprint
-from dpft.tasks.samples.e2e import Split, generate, split_of
+from dpft.tasks.samples.restaurants import Split, generate, split_of
+from dpft.tasks.task import SPLITS, fingerprint
 from scripts import public_e2e
 
 

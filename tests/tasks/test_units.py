@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpft.privacy.shapes import BLANK, FixedShapes, padded
-from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import Records, Users, finite_losses
 from dpft.tasks.views import Owners
 

@@ -11,7 +11,6 @@ from dpft import runs
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, SplitError
 from dpft.config.schema import parse
-from dpft.parallel.cohort import TrainingCohort
 from dpft.runs.folders import run_path
 from dpft.tasks import load_task
 from dpft.training.held_out import Evaluations, held_out_records
@@ -46,15 +45,9 @@ def test_weights_and_ledger_are_the_same_bits_with_and_without_it(tmp_path, clip
 
 def test_figures_are_means_over_single_records(tmp_path):
     run = settings(tmp_path, *SEEDED, "evaluate.every=1", "evaluate.max_records=9")
-    with ready(run) as (prepared, directory, progress):
+    with ready(run) as (prepared, _, _):
         model, objective = prepared.parts.loaded.model, prepared.objective
-        held_out = Evaluations(
-            *(run, objective, prepared.held_out, prepared.parts.mechanism, directory),
-            public=True,
-            start=0,
-            cohort=TrainingCohort(),
-            progress=progress,
-        )
+        held_out = Evaluations(prepared, start=0)
         with held_out, prepared.parts.clipper.paused():
             found = held_out.figures(model)
         assert model.training

@@ -10,7 +10,7 @@ import torch
 
 from dpft.privacy import make_clipper
 from dpft.privacy.program import Program
-from dpft.tasks.objectives.base import Batch
+from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import Records, UnitBatch
 from dpft.training import executors
 from dpft.training.executors import ProgramError, Programs

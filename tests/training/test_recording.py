@@ -16,8 +16,8 @@ from tests.small_runs import ready, settings
 
 def record_of(run):
     """Of a run whose steps were taken, as it is before scoring."""
-    with ready(run) as (prepared, directory, _):
-        return recording.make_record(run, prepared, directory, 1.0, {})
+    with ready(run) as (prepared, _, _):
+        return recording.make_record(prepared, 1.0, {})
 
 
 @pytest.mark.parametrize(("records", "labelled"), [(40, True), (96, False)])

@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+from contextlib import nullcontext
 
 import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpft import runs
-from dpft.config.errors import ConfigError, ModelError
+from dpft.config.errors import ConfigError, DivergedError, ModelError
+from dpft.parallel.cohort import TrainingCohort
 from dpft.privacy.noise import GaussianNoise
 from dpft.runs.folders import run_path
 from dpft.training.session import Session
@@ -99,7 +101,7 @@ def test_checkpoints_are_kept_as_often_as_asked_and_at_the_end(tmp_path, monkeyp
     run = settings(tmp_path, "optim.steps=5", "checkpoint_every=2")
     trained(run)
     assert steps == [2, 4, 5]
-    capsys.readouterr()
+    assert "step 5/5 eps" in " ".join(capsys.readouterr().err.split())
     trained(run)
     assert steps == [2, 4, 5]
     said = " ".join(capsys.readouterr().err.split())
@@ -118,6 +120,19 @@ def test_frozen_parameters_are_checked_before_anything_is_saved(tmp_path, monkey
     with pytest.raises(ModelError, match=r"writes to .*, which is not trained"):
         trained(run)
     assert not list((run_path(run) / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_model_without_a_finite_loss_ends_the_run(tmp_path, divided):
+    """One that ranks have divided ends it when it is put together."""
+    cohort = TrainingCohort()
+    cohort.divided = divided
+    run = settings(tmp_path, "optim.lr=1e20", "optim.steps=1")
+    with ready(run, cohort) as (prepared, _, _), Session(prepared) as session:
+        with nullcontext() if divided else pytest.raises(DivergedError):
+            session.train()
+        with pytest.raises(DivergedError) if divided else nullcontext():
+            session.whole_model()
 
 
 STOPPED = ("optim.steps=4", "privacy.noise_seed=1", "clip=per_layer_adaptive")
@@ -168,13 +183,13 @@ def test_a_run_that_is_stopped_ends_its_step_and_saves(tmp_path, monkeypatch, un
 
 def test_time_and_thresholds_continue_from_the_checkpoint(tmp_path):
     run = settings(tmp_path, "clip=per_layer_adaptive", "checkpoint_every=1")
-    with ready(run) as (prepared, directory, progress):
-        with Session(run, prepared, directory, progress) as session:
+    with ready(run) as (prepared, _, _):
+        with Session(prepared) as session:
             session.train()
         first, seconds = prepared.parts.clipper.policy.estimates, session.seconds
         assert len(set(first)) > 1
-    with ready(run) as (prepared, directory, progress):
+    with ready(run) as (prepared, _, _):
         assert prepared.parts.clipper.policy.estimates != first
-        with Session(run, prepared, directory, progress) as session:
+        with Session(prepared) as session:
             assert session.seconds == pytest.approx(seconds)
         assert prepared.parts.clipper.policy.estimates == first

@@ -10,8 +10,9 @@ from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.privacy import Mechanism
 from dpft.runs.folders import run_path
-from dpft.training.trackers import CSV, Tracking, figures, make_tracker, public_settings
-from tests.small_runs import WORDS, session
+from dpft.training import trackers
+from dpft.training.trackers import CSV, Tracking, public_settings
+from tests.small_runs import WORDS, settings, taken
 
 SUMMARY = {
     "records": 7, "dropped": 0, "microbatches": 1, "loss": 6.4, "seconds": 0.1,
@@ -19,10 +20,12 @@ SUMMARY = {
 }  # fmt: skip
 
 
-def test_only_what_the_guarantee_covers_is_tracked():
+def test_only_what_the_guarantee_covers_is_tracked(tmp_path):
+    tracker = Tracking(settings(tmp_path, "track=csv"), tmp_path, print)
+
     def tracked(sigma=1.0):
         mechanism = Mechanism(100, 10, 4, sigma, (1.0,) if sigma else (), 1e-5)
-        return figures(mechanism, (), (), 0, 0.1, (1.0,), SUMMARY)
+        return tracker.figures(mechanism, (), 0, 0.1, (1.0,), SUMMARY)
 
     assert set(tracked()) == {"learning_rate", "epsilon", "noise_multiplier", "threshold/0"}
     assert tracked(sigma=0.0)["train/loss"] == 6.4  # nothing is guaranteed there
@@ -53,13 +56,16 @@ class Failing:
 
 
 @pytest.mark.parametrize(("start", "last"), [(0, 1), (1, 1), (1, 2)])
-def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(start, last):
+def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(
+    tmp_path, monkeypatch, start, last
+):
     said = []
-    tracker = Tracking(Failing, said.append)
+    monkeypatch.setattr(trackers, "make_tracker", lambda run, folder, start: Failing(start))
+    tracker = Tracking(settings(tmp_path, "track=csv"), tmp_path, said.append)
     tracker.begin(start)
     for step in range(1, last + 1):
-        tracker.step(step, {})
-    tracker.end()
+        tracker.log(step, {})
+    tracker.close()
     assert len(said) == 1
     assert "no network" in said[0]
 
@@ -90,12 +96,12 @@ def test_every_tracker_takes_a_run(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     said = []
     run = parse(compose([f"track={name}", "privacy.noise_seed=12345"]))
-    tracker = Tracking(lambda start: make_tracker(run, tmp_path, start), said.append)
+    tracker = Tracking(run, tmp_path, said.append)
     tracker.begin(0)
     for step in (1, 2):
-        tracker.step(step, {"epsilon": float(step), "threshold/h.0": 0.1})
-    tracker.scores("test", {"BLEU": 0.6})
-    tracker.end()
+        tracker.log(step, {"epsilon": float(step), "threshold/h.0": 0.1})
+    tracker.log(None, {"test/BLEU": 0.6})
+    tracker.close()
     assert not said
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name == "epsilon" or b"epsilon" in path.read_bytes() for path in files)
@@ -122,9 +128,8 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path,
     assert public.identity() == own.identity()
     found = []
     for run in (own, public):
-        with session(run) as begun:
-            begun.train()
-            found.append((begun.evaluation, capsys.readouterr().err))
+        session = taken(run)
+        found.append((session.evaluation, capsys.readouterr().err))
     section, said = found[0]
     assert "history" not in section
     assert (section["of"], section["public"], section["evaluations"]) == ("dev", False, 3)

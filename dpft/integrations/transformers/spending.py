@@ -25,7 +25,7 @@ from dpft.integrations.transformers.arguments import PrivacyArguments
 from dpft.privacy import Clipper, Mechanism
 from dpft.privacy.guarantee import Guarantee, guarantee
 from dpft.privacy.noise import NOISE_VERSION, GaussianNoise
-from dpft.report.guarantee import as_markdown, mechanism_rows
+from dpft.report.statements import as_markdown, mechanism_rows
 from dpft.runs import lineage
 from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
 from dpft.runs.directory import PRIVATE_README, DirectoryLock
@@ -206,7 +206,7 @@ class Spending(Closing):
         """
         self._clipper, seed, private = clipper, self.arguments.noise_seed, self.folder / "private"
         with _in_our_words():
-            self._lock = DirectoryLock.acquire(self.folder)
+            self._lock = DirectoryLock(self.folder)
             held = runs.check_ledger(self.folder, 0)
             owners_folder(private)
             write_atomic(private / "README.md", PRIVATE_README, mode=0o600)
@@ -265,7 +265,7 @@ class Spending(Closing):
         entry = ledger_entry(self.mechanism, self._clipper, step, statistics.released)
         with _in_our_words():
             self._ledger.spend(step, **entry)
-        self._metrics.append(step, **statistics.summary())
+        self._metrics.append({"step": step, **statistics.summary()})
 
     def seal(self, checkpoint: Path, step: int) -> None:
         """Write the manifest of a complete checkpoint."""

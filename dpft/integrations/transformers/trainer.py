@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback
 from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers import arguments as checks
 from dpft.integrations.transformers.arguments import PrivacyArguments
-from dpft.integrations.transformers.records import (
+from dpft.integrations.transformers.losses import (
     Collated,
     CollatedAlone,
     FixedRows,
@@ -48,8 +48,8 @@ from dpft.privacy.shapes import BLANK
 from dpft.privacy.untouched import Untouched, random_state_kept, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
-from dpft.tasks.objectives.base import Losses
 from dpft.tasks.objectives.mixed import Mixed, check_supported
+from dpft.tasks.objectives.objective import Losses
 from dpft.tasks.units import Records
 from dpft.tasks.views import blocks
 from dpft.training.executors import add_clipped, forget

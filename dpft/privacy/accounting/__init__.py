@@ -3,8 +3,8 @@
 One mechanism is accounted for: ``steps`` releases of a sum of clipped per-example gradients plus
 Gaussian noise of standard deviation ``noise_multiplier`` times the sensitivity, each on a Poisson
 sample that takes every record with probability ``sampling_rate``, and is cut to a largest size if
-``overflow`` says how often that may happen (`dpft.privacy.accounting.step`). Neighbouring data sets
-differ by adding or removing one record. Epsilon at a given delta comes from privacy loss
+``overflow`` says how often that may happen (`dpft.privacy.accounting.step_arguments`). Neighbouring
+data sets differ by adding or removing one record. Epsilon at a given delta comes from privacy loss
 distributions (PLD; a proven upper bound, and the tightest: a run states it) and from Renyi DP (a
 proven upper bound, about a tenth larger). Two accountants repeat what papers print: the central
 limit theorem of Gaussian DP (an approximation, often too small), and numerical composition of
@@ -19,7 +19,13 @@ from typing import Any
 from dpft.privacy.accounting.pld import epsilon_pld
 from dpft.privacy.accounting.printed import epsilon_gdp_clt, epsilon_prv
 from dpft.privacy.accounting.rdp import RDPCurve, composed, epsilon_rdp, rdp_curve, run_curve
-from dpft.privacy.accounting.step import fitting_size, overflow, spent, steps_for, validate
+from dpft.privacy.accounting.step_arguments import (
+    fitting_size,
+    overflow,
+    spent,
+    steps_for,
+    validate,
+)
 from dpft.privacy.spec import ACCOUNTANTS, Accountant
 
 MIN_NOISE, MAX_NOISE = 1e-6, 1e6  # where calibration looks

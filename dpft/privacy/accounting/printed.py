@@ -12,7 +12,7 @@ import numpy as np
 
 from dpft.privacy.accounting.pld import epsilon_pld, gaussian_epsilon
 from dpft.privacy.accounting.rdp import epsilon_rdp, rdp_curve
-from dpft.privacy.accounting.step import validate
+from dpft.privacy.accounting.step_arguments import validate
 
 PRV_RELATIVE_ERROR = 0.01  # wanted error of the PRV bounds, as a share of the RDP epsilon
 PRV_MAX_POINTS = 200_000  # of the PRV grid: about 2 seconds and 200 MB

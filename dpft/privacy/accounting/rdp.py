@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpft.privacy.accounting.step import validate
+from dpft.privacy.accounting.step_arguments import validate
 
 Array = npt.NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class RDPCurve:
     Attributes:
         orders, rdp: as above.
         uncut: the curve of a step whose batch is not cut; None where none can be.
-        overflow: how likely a batch may be cut, see `dpft.privacy.accounting.step`.
+        overflow: how likely a batch may be cut, see `dpft.privacy.accounting.step_arguments`.
     """
 
     orders: Array

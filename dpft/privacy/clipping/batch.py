@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dpft.privacy.clipping.calls import Call, Structure
 from dpft.privacy.clipping.capture import Gate, Listener
 from dpft.privacy.clipping.rules import SquaredNorm, UnsupportedLayerError, Use
-from dpft.privacy.clipping.rules.base import floor
+from dpft.privacy.clipping.rules.interface import floor
 from dpft.privacy.clipping.rules.uses import (
     DirectUse,
     exact_squared_norm,

@@ -23,9 +23,9 @@ from dpft.privacy.clipping.capture import Capture, Handler
 from dpft.privacy.clipping.groups import ClipFunction, Group
 from dpft.privacy.clipping.plans import PRIVATE_PLANS
 from dpft.privacy.clipping.rules import LayerRules, UnsupportedLayerError
-from dpft.privacy.cohort import Cohort
 from dpft.privacy.policies import ThresholdPolicy
 from dpft.privacy.precision import full_precision, on_device, waits
+from dpft.privacy.processes import Cohort
 from dpft.privacy.spec import TWO_BACKWARDS
 
 

@@ -35,7 +35,7 @@ from dpft.privacy.clipping.batch import (
 from dpft.privacy.clipping.calls import Call, dominates
 from dpft.privacy.clipping.capture import Gate
 from dpft.privacy.clipping.rules import DirectUse, SquaredNorm, UnsupportedLayerError, Use
-from dpft.privacy.clipping.rules.base import floor
+from dpft.privacy.clipping.rules.interface import floor
 from dpft.privacy.clipping.rules.uses import (
     MAX_TRANSIENT_NUMEL,
     joint_bound,

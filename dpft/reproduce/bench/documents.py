@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from dpft.config.errors import ConfigError
-from dpft.report.table import TextTable
-from dpft.reproduce.bench.catalog import BASELINE, MODELS, PEERS, BenchSettings
+from dpft.report.text_table import TextTable
+from dpft.reproduce.bench.choices import BASELINE, MODELS, PEERS, BenchSettings
 from dpft.reproduce.tables.record_index import usual_folders
 
 FOLDERS = ("runs/bench", "results/bench")

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import dpft
 from dpft.config.errors import DpftError
-from dpft.reproduce.bench.catalog import BASELINE, BenchSettings
+from dpft.reproduce.bench.choices import BASELINE, BenchSettings
 
 Result = dict[str, Any]
 OpenSession = Callable[[Mapping[str, Any]], "WorkerProcess"]

@@ -13,7 +13,7 @@ from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import override, setting_of
 from dpft.config.schema import parse
-from dpft.report.table import TextTable
+from dpft.report.text_table import TextTable
 
 if TYPE_CHECKING:
     from dpft.training.loop import Phase
@@ -164,6 +164,7 @@ def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
     from dpft.runs.folders import run_path
     from dpft.runs.log import read_log
     from dpft.tasks import load_task
+    from dpft.training.mechanisms import read_data
     from dpft.training.progress import Progress
     from dpft.training.session import Session
     from dpft.training.setup import prepare
@@ -175,7 +176,8 @@ def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
         Progress(quiet=True) as progress,
     ):
         warnings.simplefilter("default")
-        prepared = prepare(run, load_task(run.task), directory, progress)
+        data = read_data(run, load_task(run.task), progress)
+        prepared = prepare(run, data, directory, progress)
         clipper, mechanism = prepared.parts.clipper, prepared.parts.mechanism
         if mechanism.steps < (needed := WARM_UP + job["steps"] + 1):
             raise ConfigError(
@@ -184,9 +186,8 @@ def measure(job: Mapping[str, Any], requests: Iterable[Any]) -> dict[str, Any]:
             )
         parameters = list(clipper.parameters.values())
         laps = Laps(requests, parameters[0].is_cuda)
-        session = Session(run, prepared, directory, progress, lap=laps)
-        with session, suppress(_MeasuredError):
-            session.train()
+        with Session(prepared) as session, suppress(_MeasuredError):
+            session.train(lap=laps)
         logged = read_log(directory.metrics, "")[WARM_UP:]
     counts = [{name: entry[name] for name in ("records", "microbatches")} for entry in logged]
     return {

@@ -17,7 +17,7 @@ import torch
 
 from dpft.config.errors import DpftError
 from dpft.reproduce.bench import workloads
-from dpft.reproduce.bench.catalog import PEERS
+from dpft.reproduce.bench.choices import PEERS
 from dpft.reproduce.bench.measure import MARK, READY, STEP
 from dpft.reproduce.bench.workloads import Inputs, Step
 from dpft.runs.environment import forget_peak, peak
@@ -140,16 +140,15 @@ class Meter:
         gc.collect()
         if self.cuda:
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            return
-        # Freed heap would count as in use. Other C libraries than GNU's have no such function.
-        with suppress(AttributeError, OSError):
-            ctypes.CDLL(None).malloc_trim(0)
+        else:
+            # Freed heap would count as in use. Other C libraries than GNU's have no such function.
+            with suppress(AttributeError, OSError):
+                ctypes.CDLL(None).malloc_trim(0)
         forget_peak()
 
     def peak(self) -> int:
         """Return the bytes of the peak since the last reset."""
-        return torch.cuda.max_memory_allocated() if self.cuda else peak()
+        return peak("cuda" if self.cuda else "cpu")
 
 
 def _requests() -> Iterator[Report]:

@@ -182,7 +182,7 @@ def left_in(model: nn.Module) -> list[Tensor]:
 
 
 def peer_step(name: str, workload: Workload, batch: int, threshold: float, dtype: str) -> Step:
-    """Return a step of one of `dpft.reproduce.bench.catalog.PEERS`, which changes the model.
+    """Return a step of one of `dpft.reproduce.bench.choices.PEERS`, which changes the model.
 
     ``opacus`` has per-example gradients by hooks, then what `DPOptimizer.step` does before noise;
     ``opacus-ghost`` norms by hooks, then a second backward over reweighted losses. Every ``Conv1D``

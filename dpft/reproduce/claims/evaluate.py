@@ -9,7 +9,7 @@ from typing import Literal
 
 from dpft.config.errors import ConfigError
 from dpft.reproduce import papers
-from dpft.reproduce.bench.catalog import BASELINE
+from dpft.reproduce.bench.choices import BASELINE
 from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.claims.claim import (
     BenchCheck,
@@ -20,12 +20,12 @@ from dpft.reproduce.claims.claim import (
     in_words,
     limits,
 )
-from dpft.reproduce.claims.computed import numbers_of
+from dpft.reproduce.claims.derived import numbers_of
 from dpft.reproduce.claims.rule import SEEDS_TO_CONFIRM, Difference, Word, combined, judge
 from dpft.reproduce.figures.catalog import load_list
 from dpft.reproduce.papers import Column, Label, PaperError, PaperTable, Row
 from dpft.reproduce.tables.cells import Cell, cell_of, missing, shown_path
-from dpft.reproduce.tables.plan import SCALES, Known, empty_plan, make_plan, may_hold, words_at
+from dpft.reproduce.tables.planned import SCALES, Known, empty_plan, make_plan, may_hold, words_at
 from dpft.reproduce.tables.record_index import Answers, Index
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, Mark
 from dpft.tasks.metrics.shown import paired_error

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from dpft.report.table import Cell, TextTable
+from dpft.report.text_table import Cell, TextTable
 from dpft.reproduce.claims.evaluate import Comparison, Result
 from dpft.reproduce.claims.rule import FAILING, HOLDING, Word, combined
 

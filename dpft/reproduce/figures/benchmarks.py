@@ -3,7 +3,7 @@
 import math
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.bench.catalog import BASELINE
+from dpft.reproduce.bench.choices import BASELINE
 from dpft.reproduce.bench.documents import BenchFile, Spread, VariantSummary
 from dpft.reproduce.figures.catalog import Figure, Inputs
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Origin, Panel, Series

@@ -21,7 +21,7 @@ from dpft.reproduce.bench.documents import BenchFile
 from dpft.reproduce.figures.content import Axis, FigurePoint, Look, Origin
 from dpft.reproduce.papers import Column, PaperTable, Pattern, Row, strict_yaml
 from dpft.reproduce.tables.cells import Cell, Missing, fill, missing
-from dpft.reproduce.tables.plan import PlannedRun, TablePlan, empty_plan, make_plan
+from dpft.reproduce.tables.planned import PlannedRun, TablePlan, empty_plan, make_plan
 from dpft.reproduce.tables.record_index import Index
 from dpft.reproduce.tables.verdicts import Mark
 
@@ -69,7 +69,7 @@ class PickedCells(_Strict):
 
 
 class ScoreSeries(_Strict):
-    """Scores of one column in one panel, see `dpft.reproduce.figures.scores`.
+    """Scores of one column in one panel, see `dpft.reproduce.figures.score_panels`.
 
     Series of one ``panel`` share it, and the axes of its first series. Each text that ``label``,
     with labels of the row in braces, gives is a separate series; ``text`` is written next to

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from dpft.report.table import as_csv
+from dpft.report.text_table import as_csv
 
 # How a series is drawn: joined points, points, a histogram's outline, one horizontal line, or
 # vertical lines (`FigurePoint.x`).

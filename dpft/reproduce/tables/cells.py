@@ -16,7 +16,7 @@ from dpft.config.published import is_other_size, is_part
 from dpft.config.schema import Audit, build, parse
 from dpft.reproduce.papers import Column, PaperTable, Row
 from dpft.reproduce.tables import verdicts
-from dpft.reproduce.tables.plan import PlannedRun, TablePlan, words_at
+from dpft.reproduce.tables.planned import PlannedRun, TablePlan, words_at
 from dpft.reproduce.tables.record_index import Answers, Index, IndexedRun
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, CellVerdict, Mark
 

@@ -7,10 +7,10 @@ from rich.text import Text
 
 from dpft.config.schema import Effect, Run, names_with
 from dpft.privacy.guarantee import APPROXIMATION
-from dpft.report.table import TextTable, as_csv
+from dpft.report.text_table import TextTable, as_csv
 from dpft.reproduce.papers import Column, show_label
 from dpft.reproduce.tables.cells import NAMES, WITHIN, Cell, Filled, shown_path
-from dpft.reproduce.tables.plan import key_of
+from dpft.reproduce.tables.planned import key_of
 from dpft.reproduce.tables.verdicts import CellVerdict, Mark
 
 SUFFIXES = (".md", ".csv")

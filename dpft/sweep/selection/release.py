@@ -22,7 +22,7 @@ from dpft.runs.finished import DONE, damages, marked, read_marker
 from dpft.runs.folders import stored_config
 from dpft.runs.ledger import read_ledger
 from dpft.runs.record import read_record
-from dpft.sweep.selection.draw import Selection, Trials
+from dpft.sweep.selection.trials import Selection, Trials
 from dpft.tasks.scores import score
 
 # Of the trial, next to its record: what the verbs that use a trained run look for and use.
@@ -43,7 +43,7 @@ def best(paths: Sequence[Path], metric: str, lowest: bool) -> tuple[Path, dict[s
         record = read_record(path) if (path / "record.json").exists() else None
         ledger = None if record else read_ledger(path / "ledger.jsonl")
         mechanism = record["mechanism"] if record else ledger.header["mechanism"] if ledger else {}
-        if mechanism.get("repeated") or (ledger and ledger.repeated):
+        if mechanism.get("repeated") or (ledger and ledger.stretch.repeated):
             raise ConfigError(
                 "a trial went on with other devices and repeated steps, so that it spent more than "
                 "its candidate, and no price holds. Give another --name, whose price adds to this"
@@ -115,7 +115,7 @@ def release(
         write_lineage(fresh / "model", chosen)
     if (marker := read_marker(trial)) is not None:
         # Other files than the trial's: the record has another guarantee, and there is no ledger.
-        text = marked(fresh, marker.config_hash).spelled()
+        text = marked(fresh, marker.config_hash)
         (fresh / DONE).write_text(text, encoding="utf-8")
     fsync_tree(fresh)
     # The times of the trials would show how many there were; a kill may come after the release,

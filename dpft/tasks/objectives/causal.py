@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerBase
 from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
 from dpft.privacy.token_losses import token_losses
-from dpft.tasks.objectives.base import Batch, Instance, Prediction
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.evaluation import in_batches
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.objective import Batch, Instance, Prediction
+from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.objectives.tokens import around, ids_behind, joins, pad, token_ids
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from itertools import chain, groupby, takewhile
 from typing import Any
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal, CausalExample
-from dpft.tasks.objectives.records import ANSWERS, Conversation
+from dpft.tasks.objectives.objective import Instance
+from dpft.tasks.objectives.record_types import ANSWERS, Conversation
 from dpft.tasks.objectives.tokens import plain_ids, special_texts
 
 Turns = Sequence[tuple[str, str]]

@@ -21,9 +21,9 @@ from transformers import PreTrainedTokenizerBase
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
 from dpft.privacy.shapes import padded
-from dpft.tasks.objectives.base import Batch, Instance, Objective, Prediction
 from dpft.tasks.objectives.evaluation import in_batches
-from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.objectives.objective import Batch, Instance, Objective, Prediction
+from dpft.tasks.objectives.record_types import LabelledText
 from dpft.tasks.objectives.template import MASK, TEXTS, parse_template
 from dpft.tasks.objectives.tokens import pad
 

@@ -17,8 +17,8 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from dpft.config.schema import Decode
 from dpft.privacy import keys
 from dpft.privacy.precision import multiplies_halves
-from dpft.tasks.objectives.base import text_room
 from dpft.tasks.objectives.evaluation import answered, evaluating
+from dpft.tasks.objectives.objective import text_room
 from dpft.tasks.objectives.tokens import pad
 from dpft.tasks.views import blocks
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from dpft.privacy.shapes import padded
 from dpft.privacy.token_losses import token_losses
-from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.causal import Causal, CausalExample
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.objective import Batch
+from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.objectives.tokens import around, pad
 
 

@@ -17,7 +17,7 @@ from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
-    from dpft.tasks.objectives.base import Losses
+    from dpft.tasks.objectives.objective import Losses
 
 B = TypeVar("B")
 A = TypeVar("A")

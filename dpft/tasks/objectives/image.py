@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpft.tasks.objectives.base import Batch
 from dpft.tasks.objectives.classifier import Choice
-from dpft.tasks.objectives.records import LabelledImage
+from dpft.tasks.objectives.objective import Batch
+from dpft.tasks.objectives.record_types import LabelledImage
 
 
 @dataclass(frozen=True, eq=False)

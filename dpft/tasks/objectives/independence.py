@@ -29,7 +29,7 @@ from dpft.privacy.untouched import Untouched, bit_sums, written
 from dpft.tasks.objectives.evaluation import Undropped, training_without_dropout
 
 if TYPE_CHECKING:
-    from dpft.parallel.pipelined_sums import PipelinedSums
+    from dpft.parallel.pipeline import PipelinedSums
     from dpft.privacy import Clipper
     from dpft.privacy.clipping.groups import Group
     from dpft.tasks.units import TrainingSet, UnitBatch

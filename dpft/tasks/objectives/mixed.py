@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dpft.config.errors import ConfigError, ModelError
-from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.evaluation import not_finite_on_a_blank
+from dpft.tasks.objectives.objective import Batch, Losses
 
 if TYPE_CHECKING:
     from dpft.privacy import Clipper

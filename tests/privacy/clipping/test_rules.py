@@ -10,7 +10,7 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.pytorch_utils import Conv1D
 
-from dpft.models import layers
+from dpft.models import layer_rules
 from dpft.models.wrn import WeightStandardizedConv2d
 from dpft.privacy.clipping.rules import LayerRules
 from dpft.privacy.clipping.rules import conv as convolutions
@@ -18,7 +18,7 @@ from dpft.privacy.clipping.rules.conv import ConvUse
 from dpft.privacy.clipping.rules.uses import DirectUse, Form
 from tests.covering import covering
 
-KNOWN = LayerRules(families=[layers])
+KNOWN = LayerRules(families=[layer_rules])
 TOLERANCE = 1e-10
 BATCH = 3
 

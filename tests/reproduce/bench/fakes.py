@@ -1,6 +1,6 @@
 """A benchmark without processes: results as a worker would give them."""
 
-from dpft.reproduce.bench.catalog import BenchSettings
+from dpft.reproduce.bench.choices import BenchSettings
 
 FACTS = {
     "status": "ok",

@@ -6,7 +6,7 @@ import torch
 from dpft.config.errors import DpftError
 from dpft.privacy.verification.checker import Schedule
 from dpft.reproduce.bench import worker
-from dpft.reproduce.bench.catalog import MODELS
+from dpft.reproduce.bench.choices import MODELS
 from dpft.reproduce.bench.measure import WorkerProcess
 from dpft.reproduce.bench.workloads import build, losses
 from tests.reproduce.bench.fakes import settings

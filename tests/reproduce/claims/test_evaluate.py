@@ -13,7 +13,7 @@ from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, Claim
 from dpft.reproduce.claims.evaluate import Evidence, evaluate
 from dpft.reproduce.claims.rule import Word
 from dpft.reproduce.claims.show import sentence
-from dpft.reproduce.tables.plan import merged, planned, words_at
+from dpft.reproduce.tables.planned import merged, planned, words_at
 from dpft.reproduce.tables.record_index import Answers, Index, make_index
 from dpft.reproduce.tables.verdicts import Mark
 from tests.reproduce.claims.example import judged, row

@@ -9,9 +9,9 @@ from dpft.cli.app import app
 from dpft.config.compose import compose
 from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
-from dpft.reproduce.bench.catalog import BenchSettings
+from dpft.reproduce.bench.choices import BenchSettings
 from dpft.reproduce.bench.documents import read_benches
-from dpft.reproduce.claims import computed
+from dpft.reproduce.claims import derived
 from dpft.reproduce.claims.claim import BenchCheck, CellsCheck, ComputedCheck, load
 from dpft.reproduce.claims.evaluate import Evidence, _table_of, compute, evaluate
 from dpft.reproduce.claims.rule import SEEDS_TO_CONFIRM, Word
@@ -117,7 +117,7 @@ def test_what_the_printed_numbers_say(results, name, word, failing, count):
 
 def test_every_function_is_used_and_one_claim_fails_in_part():
     checks = [one for claim in CLAIMS for one in claim.checks if isinstance(one, ComputedCheck)]
-    assert {check.function for check in checks} == set(computed.FUNCTIONS)
+    assert {check.function for check in checks} == set(derived.FUNCTIONS)
     results = [(check.function, one) for check in checks for one in compute(check)]
     assert all(one.what and one.text and one.origin == "computed" for _, one in results)
     fails = [function for function, one in results if one.word is not Word.HOLDS]
@@ -128,4 +128,4 @@ def test_the_formula_leaves_out_the_ends_of_a_group():
     layers = [Layer(T=1, d=d, p=p, block=0) for d, p in ((1, 10), (2, 20), (4, 40), (8, 80))]
     groups = ((0, 3), (3, 4))
     assert peaks(layers, groups) == [7 + 70, 15 + 80]
-    assert computed.peaks_as_printed(layers, groups) == [3 + 20, 7]
+    assert derived.peaks_as_printed(layers, groups) == [3 + 20, 7]

@@ -13,8 +13,8 @@ from dpft.reproduce.figures.computed import Layer
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.figures.draw import BUILDERS, save
 from dpft.reproduce.figures.private import WARNING
-from dpft.reproduce.figures.scores import POSITIONS
-from dpft.runs.log import NormsLog
+from dpft.reproduce.figures.score_panels import POSITIONS
+from dpft.runs.log import NORMS, MetricsLog, norms_of
 from tests.reproduce.figures.example import content, planned, write_bench
 from tests.reproduce.tables.example import write_record
 
@@ -140,9 +140,9 @@ GROUPS = ["embed", "block.0.value", "block.1.value", "head"]
 def run(tmp_path):
     folder = tmp_path / "one"
     (folder / "private").mkdir(parents=True)
-    with NormsLog(folder / "private", 5, GROUPS) as log:
-        for step in range(0, 31):
-            log.append(step, [torch.arange(160.0).view(40, 4) + step])
+    with MetricsLog(folder / "private" / NORMS) as log:
+        for step in range(0, 31, 5):
+            log.append(norms_of(step, GROUPS, [torch.arange(160.0).view(40, 4) + step]))
     return folder
 
 
@@ -171,10 +171,11 @@ def test_scores_stand_over_the_ratio_of_the_first_steps(tmp_path):
     for seed, score in ((1, 0.4), (2, 0.5)):
         folder = write_record(tmp_path / str(seed), one, seed, {"BLEU": score})
         (folder / "private").mkdir()
-        with NormsLog(folder / "private", 1, ["all"]) as log:
+        with MetricsLog(folder / "private" / NORMS) as log:
             for step in range(40):
                 # Ratios of 0.1 and 0.2 by turns; those behind the first 30 steps do not count.
-                log.append(step, [torch.ones(3, 1)], seed * (1 + step % 2 if step < 30 else 99), 10)
+                signal = seed * (1 + step % 2 if step < 30 else 99)
+                log.append(norms_of(step, ["all"], [torch.ones(3, 1)], signal, 10))
     figure = content("li2022/3b", tmp_path)
     (series,) = figure.panels[0].series
     assert series.label == "batches of 512"

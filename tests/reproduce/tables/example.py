@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from dpft.reproduce.papers import read
-from dpft.reproduce.tables.plan import make_plan
+from dpft.reproduce.tables.planned import make_plan
 from tests.report.pages.example import record as whole
 
 PAPERS = Path(__file__).parent / "papers"

@@ -8,7 +8,7 @@ from dpft.config.schema import parse
 from dpft.reproduce import papers
 from dpft.reproduce.figures.catalog import figures
 from dpft.reproduce.tables.cells import missing
-from dpft.reproduce.tables.plan import SCALES, make_plan, planned
+from dpft.reproduce.tables.planned import SCALES, make_plan, planned
 from dpft.reproduce.tables.record_index import Index, make_index
 from dpft.runs.identity import config_hash
 from dpft.tasks import load_task

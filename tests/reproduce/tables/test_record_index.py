@@ -24,7 +24,7 @@ def test_records_that_a_hand_changed_are_named_and_left_out(tmp_path):
     for seed, name in enumerate(("good", "flipped", "share")):
         metrics = {"accuracy": -0.25 if name == "share" else 1.0}
         write_record(tmp_path / name, one, seed=seed, metrics=metrics)
-        (tmp_path / name / "DONE").write_text(marked(tmp_path / name, "").spelled())
+        (tmp_path / name / "DONE").write_text(marked(tmp_path / name, ""))
     file = tmp_path / "flipped/record.json"
     file.write_bytes(file.read_bytes().replace(b'"seed": 1', b'"seed": 3', 1))
     index = make_index([tmp_path])

@@ -9,8 +9,8 @@ from itertools import groupby
 
 import pytest
 
-from dpft.tasks.metrics import coco, e2e, java
-from dpft.tasks.metrics.e2e import mteval_tokenize, nist
+from dpft.tasks.metrics import coco, e2e_scores, java
+from dpft.tasks.metrics.e2e_scores import bleu, mteval_tokenize, nist
 from dpft.tasks.metrics.java import JavaError
 from tests.tasks.metrics.restaurants import PREDICTIONS, REFERENCES
 
@@ -22,7 +22,7 @@ OFFICIAL |= {"ROUGE_L": 0.4912235041, "CIDEr": 2.4792932854}
 
 @pytest.mark.slow
 def test_hand_written_corpus_scores_as_officially():
-    scores = e2e.score(PREDICTIONS, REFERENCES)
+    scores = e2e_scores.score(PREDICTIONS, REFERENCES)
     assert list(scores) == list(OFFICIAL)
     assert scores == pytest.approx(OFFICIAL, abs=TOLERANCE)
 
@@ -30,7 +30,7 @@ def test_hand_written_corpus_scores_as_officially():
 def test_bleu_and_nist_of_the_corpus_are_the_official_ones():
     predictions = [mteval_tokenize(text) for text in PREDICTIONS]
     references = [[mteval_tokenize(text) for text in texts] for texts in REFERENCES]
-    assert e2e.bleu(predictions, references) == pytest.approx(OFFICIAL["BLEU"], abs=TOLERANCE)
+    assert bleu(predictions, references) == pytest.approx(OFFICIAL["BLEU"], abs=TOLERANCE)
     assert nist(predictions, references) == pytest.approx(OFFICIAL["NIST"], abs=TOLERANCE)
 
 
@@ -50,7 +50,7 @@ def test_first_reference_against_the_others_scores_as_officially(references):
     predictions, others = [item[0] for item in items], [item[1:] for item in items]
     tokens = [mteval_tokenize(text) for text in predictions]
     other_tokens = [[mteval_tokenize(text) for text in item] for item in others]
-    assert e2e.bleu(tokens, other_tokens) == pytest.approx(0.6045619084, abs=TOLERANCE)
+    assert bleu(tokens, other_tokens) == pytest.approx(0.6045619084, abs=TOLERANCE)
     assert nist(tokens, other_tokens) == pytest.approx(8.9028890812, abs=TOLERANCE)
 
     captions = coco.ptb_tokenize(predictions)
@@ -79,14 +79,14 @@ def words(*texts):
     ],
 )
 def test_bleu_of_very_short_texts_is_the_official_one(hypotheses, references, official):
-    assert e2e.bleu(hypotheses, references) == pytest.approx(official, abs=TOLERANCE)
+    assert bleu(hypotheses, references) == pytest.approx(official, abs=TOLERANCE)
 
 
 def test_an_empty_reference_counts_only_when_it_is_the_first():
     hypotheses = words("a b c d")
-    alone = e2e.bleu(hypotheses, [words("a b c d e f g h i")])
-    assert e2e.bleu(hypotheses, [words("a b c d e f g h i", "")]) == alone
-    assert e2e.bleu(hypotheses, [words("", "a b c d e f g h i")]) > alone
+    alone = bleu(hypotheses, [words("a b c d e f g h i")])
+    assert bleu(hypotheses, [words("a b c d e f g h i", "")]) == alone
+    assert bleu(hypotheses, [words("", "a b c d e f g h i")]) > alone
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_tokens_are_those_of_mteval(text, tokens):
 
 
 def test_empty_hypotheses_score_zero():
-    assert nist([[], []], [[["a"]], [["b"]]]) == e2e.bleu([[], []], [[["a"]], [["b"]]]) == 0.0
+    assert nist([[], []], [[["a"]], [["b"]]]) == bleu([[], []], [[["a"]], [["b"]]]) == 0.0
 
 
 PTB = {

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dpft.tasks.metrics import coco, e2e, gem
+from dpft.tasks.metrics import coco, e2e_scores, gem
 from dpft.tasks.metrics.scorers import (
     accuracy,
     bleu,
@@ -19,7 +19,7 @@ from tests.tasks.metrics.restaurants import PREDICTIONS, REFERENCES
 LN2 = math.log(2)
 
 
-@pytest.mark.parametrize("score", [e2e.score, gem.score, bleu, rouge, parlai_f1, accuracy])
+@pytest.mark.parametrize("score", [e2e_scores.score, gem.score, bleu, rouge, parlai_f1, accuracy])
 @pytest.mark.parametrize(("predictions", "references"), [([], []), (["a"], [["a"], ["b"]])])
 def test_unequal_or_empty_lists_are_refused(score, predictions, references):
     with pytest.raises(ValueError, match=f"references for {len(references)} items"):

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from dpft.config.schema import Decode
 from dpft.tasks.dart import DART
 from dpft.tasks.e2e import E2E
-from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.causal import Causal, LanguageModel
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.objective import Instance
+from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.personachat import PersonaChat
 from dpft.tasks.samsum import SAMSum

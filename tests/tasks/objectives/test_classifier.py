@@ -5,9 +5,9 @@ import torch
 
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
-from dpft.tasks.objectives.base import Instance
 from dpft.tasks.objectives.classifier import Classifier, Infilling
-from dpft.tasks.objectives.records import LabelledText
+from dpft.tasks.objectives.objective import Instance
+from dpft.tasks.objectives.record_types import LabelledText
 from tests.tasks.objectives.support import check_losses_are_their_own, standin, wordpiece
 
 CLASSES = ("no", "yes")

@@ -8,7 +8,7 @@ from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
-from dpft.tasks.objectives.records import TextRecord
+from dpft.tasks.objectives.record_types import TextRecord
 
 RECORDS = [
     TextRecord(("name : a b c", "one two three four"), "ok then"),

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dpft.tasks.objectives.causal import Causal, LanguageModel
 from dpft.tasks.objectives.chat import ChatObjective
-from dpft.tasks.objectives.records import Conversation, TextRecord
+from dpft.tasks.objectives.record_types import Conversation, TextRecord
 
 SOME = SimpleNamespace(max_new_tokens=4)
 

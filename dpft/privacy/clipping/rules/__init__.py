@@ -5,7 +5,8 @@ from types import MappingProxyType
 
 from torch import nn
 
-from dpft.privacy.clipping.rules.base import (
+from dpft.privacy.clipping.rules.conv import ConvRule
+from dpft.privacy.clipping.rules.interface import (
     Change,
     Changed,
     Family,
@@ -14,7 +15,6 @@ from dpft.privacy.clipping.rules.base import (
     UnsupportedLayerError,
     Use,
 )
-from dpft.privacy.clipping.rules.conv import ConvRule
 from dpft.privacy.clipping.rules.layers import (
     EmbeddingRule,
     GroupNormRule,

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.rules.base import (
+from dpft.privacy.clipping.rules.interface import (
     Rule,
     SquaredNorm,
     UnsupportedLayerError,

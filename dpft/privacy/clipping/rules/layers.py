@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.rules.base import Rule, UnsupportedLayerError, Use, sequence, trains
+from dpft.privacy.clipping.rules.interface import Rule, UnsupportedLayerError, Use, sequence, trains
 from dpft.privacy.clipping.rules.uses import DirectUse, EmbeddingUse, MatrixUse
 
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from dpft.privacy.clipping.rules.base import (
+from dpft.privacy.clipping.rules.interface import (
     SquaredNorm,
     Use,
     batched_gram,

@@ -19,8 +19,8 @@ from dpft.config.errors import ConfigError, DataError, one_of
 from dpft.config.flags import Flag, Stored, flag
 from dpft.models.needs import Needs
 from dpft.tasks.metrics.scorers import token_perplexity
-from dpft.tasks.objectives.base import Instance, Objective, Prediction, Question, text_room
-from dpft.tasks.objectives.records import Record
+from dpft.tasks.objectives.objective import Instance, Objective, Prediction, Question, text_room
+from dpft.tasks.objectives.record_types import Record
 from dpft.tasks.sources import Dataset, locate, read
 from dpft.tasks.table_files import write_lines
 from dpft.tasks.views import blocks

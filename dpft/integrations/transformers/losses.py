@@ -30,9 +30,9 @@ from dpft.privacy import Clipper
 from dpft.privacy.sampling import Sampler as Poisson
 from dpft.privacy.shapes import FixedShapes, Shape, padded
 from dpft.privacy.token_losses import IGNORED, token_losses
-from dpft.tasks.objectives.base import Batch, Losses
 from dpft.tasks.objectives.evaluation import training_without_dropout
 from dpft.tasks.objectives.independence import WritesError, check_independence
+from dpft.tasks.objectives.objective import Batch, Losses
 from dpft.tasks.units import Records
 
 Inputs = Mapping[str, Tensor]

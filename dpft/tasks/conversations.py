@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpft.config.errors import DataError
 from dpft.models.needs import Needs
-from dpft.tasks.base import Generation, check_room, perplexity
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.base import Instance, Prediction, text_room, texts
-from dpft.tasks.objectives.records import ANSWERS, Conversation
+from dpft.tasks.objectives.objective import Instance, Prediction, text_room, texts
+from dpft.tasks.objectives.record_types import ANSWERS, Conversation
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.sources import file_text, well_formed
 from dpft.tasks.table_files import TableRow, brief
+from dpft.tasks.task import Generation, check_room, perplexity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -147,7 +147,7 @@ class Chat(Generation, OwnData):
 def _turn(message: Any, place: str) -> tuple[str, str] | None:
     """Return role and text of a message; None for an empty prompt of the system.
 
-    See `dpft.tasks.objectives.records.Conversation` for the role of a message with tool calls.
+    See `dpft.tasks.objectives.record_types.Conversation` for the role of a message with tool calls.
     """
     known = message if isinstance(message, Mapping) else {}
     role, text = next(((known[r], known.get(t)) for r, t in _KEYS if r in known), (None, None))

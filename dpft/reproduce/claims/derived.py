@@ -30,7 +30,7 @@ Numbers = dict[str, Any]
 Groups = Sequence[tuple[int, int]]
 
 # The code and the packages that the numbers are computed with.
-_SOURCES = ("privacy/**/*.py", "reproduce/claims/computed.py", "reproduce/figures/computed.py")
+_SOURCES = ("privacy/**/*.py", "reproduce/claims/derived.py", "reproduce/figures/computed.py")
 _PACKAGES = ("dp-accounting", "numpy", "scipy", "torch")
 
 

@@ -21,14 +21,14 @@ from dpft.config.flags import sentences
 from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.privacy.guarantee import Guarantee
-from dpft.report.guarantee import as_markdown as privacy_as_markdown
+from dpft.report.statements import as_markdown as privacy_as_markdown
 from dpft.runs.atomic import sha256_file
 from dpft.runs.lineage import base_model
-from dpft.tasks.base import Task
 from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.records import LabelledText, TextRecord
+from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.own_texts import TextToText
+from dpft.tasks.task import Task
 
 _POSTPROCESSING = (
     "The texts were sampled from the trained model, which is all that they know of the training "

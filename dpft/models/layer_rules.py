@@ -26,8 +26,8 @@ from dpft.privacy.clipping.rules import (
     UnsupportedLayerError,
     Use,
 )
-from dpft.privacy.clipping.rules.base import floor, trains
 from dpft.privacy.clipping.rules.conv import ConvRule, ConvUse
+from dpft.privacy.clipping.rules.interface import floor, trains
 from dpft.privacy.clipping.rules.layers import EmbeddingRule, LinearRule, NormRule
 
 

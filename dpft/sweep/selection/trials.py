@@ -85,7 +85,7 @@ class Selection:
             RunLockedError: another one does.
         """
         owners_folder(self.private)
-        return DirectoryLock.acquire(self.private)
+        return DirectoryLock(self.private)
 
     def describe(self, points: Sequence[SweepPoint], trials: Trials, metric: str) -> None:
         """Write what is chosen from, and make the key, before anything runs.

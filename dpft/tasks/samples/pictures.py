@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from PIL import Image
 
-from dpft.tasks.objectives.records import Pixels
+from dpft.tasks.objectives.record_types import Pixels
 
 SIDE = 32
 Floats = npt.NDArray[np.float32]
