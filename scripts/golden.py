@@ -123,7 +123,7 @@ def train(name: str, words: list[str], folder: Path) -> dict[str, Any]:
         from dpft.training.run import run_experiment
 
         run_experiment(parse(compose(words)))
-    return left_by(next(folder.rglob(f"{name}*/record.json")).parent)
+    return left_by(next(folder.rglob(f"{name}/record.json")).parent)
 
 
 def of_users(folder: Path) -> dict[str, Any]:
@@ -142,13 +142,9 @@ def trainer(folder: Path) -> dict[str, Any]:
     from dpft.integrations.transformers import PrivacyArguments, PrivateTrainer
 
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        "hidden_size": 8,
-        "intermediate_size": 12,
-        "num_hidden_layers": 1,
-        "vocab_size": 23,
-    }
-    model = BertForSequenceClassification(BertConfig(**sizes, num_attention_heads=2))
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "vocab_size": 23}
+    config: Any = BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+    model = BertForSequenceClassification(config)
     data = [{"input_ids": [2 + i % 20, 3, 4 + i % 7], "labels": i % 2} for i in range(24)]
     privacy = PrivacyArguments(noise_multiplier=1.0, delta=1e-3, threshold=0.5, noise_seed=7)
     out = folder / "trainer"

@@ -344,19 +344,15 @@ def e2e(name: str) -> None:
     words = [f"device={NOW.device}", "task=e2e", "clip=bk", "eps=3", "precision=bfloat16"]
     words += ["privacy.noise_multiplier=null", "compile=true", "threads=null"]
     if NOW.small:
-        words += [
-            "model=random-gpt2",
-            *("task.limit_train=200", "task.limit_eval=40"),
-            *("optim.batch_size=40", "optim.steps=6"),
-        ]
+        words += ["model=random-gpt2", "task.limit_train=200", "task.limit_eval=40"]
+        words += ["optim.batch_size=40", "optim.steps=6"]
     else:
         words += ["task.source=files", "task.limit_train=null", "task.limit_eval=null"]
         words += ["optim.batch_size=1024"]
         words += ["optim.steps=41", "optim.microbatch_tokens=25600"]
         # GPT-2's architecture and tokenizer, and no weights.
-        place = Path(
-            shutil.copytree(f"{os.environ['DPFT_DATA']}/tokenizers/gpt2", f"{folder}-model")
-        )
+        tokenizer = f"{os.environ['DPFT_DATA']}/tokenizers/gpt2"
+        place = Path(shutil.copytree(tokenizer, f"{folder}-model"))
         GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0).save_pretrained(place)
         gpt2 = "model=gpt2", f"model.path={place}", "model.init=scratch"
         words += ["model=smollm2-135m"] if name == "smollm2" else gpt2

@@ -44,9 +44,6 @@ sys.exit("\\n".join(failed) or None)
 def check(name: str) -> list[str]:
     """Return what still needs the leaf: modules that fail to import, and other leaves' tests."""
     deleted, tests = (text.split() for text in LEAVES[name])
-    missing = [path for path in deleted if not (ROOT / "dpft" / path).exists()]
-    if missing:
-        return [f"dpft/{path} does not exist" for path in missing]
     with tempfile.TemporaryDirectory(prefix="dpft-leaf-") as copy:
         hidden = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "dpft", Path(copy, "dpft"), ignore=hidden)
@@ -54,13 +51,9 @@ def check(name: str) -> list[str]:
         for path in deleted:
             gone = Path(copy, "dpft", path)
             shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-        run = subprocess.run(
-            [sys.executable, "-c", IMPORT_ALL],
-            cwd=copy,
-            env=os.environ | {"PYTHONPATH": copy, "HF_HUB_OFFLINE": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        env = os.environ | {"PYTHONPATH": copy, "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-c", IMPORT_ALL]
+        run = subprocess.run(command, cwd=copy, env=env, stderr=subprocess.PIPE, text=True)
     found = run.stderr.splitlines() if run.returncode else []
     modules = [f"dpft.{path.removesuffix('.py').replace('/', '.')}" for path in deleted]
     names = re.compile("|".join(rf"{re.escape(module)}\b" for module in modules))
@@ -72,16 +65,10 @@ def check(name: str) -> list[str]:
 
 
 def main() -> None:
-    failed = False
-    for name in sys.argv[1:] or LEAVES:
-        found = check(name)
-        failed = failed or bool(found)
-        print(
-            f"{name}: {'can be deleted' if not found else 'is needed elsewhere'}",
-            *found,
-            sep="\n  ",
-        )
-    sys.exit(failed)
+    results = {name: check(name) for name in sys.argv[1:] or LEAVES}
+    for name, found in results.items():
+        print(f"{name}: {'is needed elsewhere' if found else 'can be deleted'}", *found, sep="\n  ")
+    sys.exit(any(results.values()))
 
 
 if __name__ == "__main__":
