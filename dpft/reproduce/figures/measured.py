@@ -83,7 +83,8 @@ def _position(x: str, score: ScorePair, origin: Origin, inputs: Inputs) -> float
         wanted = {"words": (labels.get("words"),), "training": ("zero-shot",)}
         return next((one.cell.ours for one in inputs.scores if one.row.matches(wanted)), None)
     if x == "counted_peak":
-        return _counted_peak(score)
+        names = (labels.get(name) for name in ("model", "clipping", "groups"))
+        return relative_peak(*map(show_label, names))
     value = score.row.printed.get("peak_memory_gb") if x == "printed_peak" else labels.get(x)
     return float(value) if isinstance(value, int | float) and not math.isnan(value) else None
 
@@ -98,12 +99,6 @@ def non_embedding(model: str) -> float | None:
         return None
     d, blocks = SHAPES[model]
     return blocks * (12 * d * d + 13 * d) / 1e6
-
-
-def _counted_peak(score: ScorePair) -> float | None:
-    """Return the peak by Fact 6.1 of the paper's model, relative to training without privacy."""
-    labels = (score.row.labels.get(name) for name in ("model", "clipping", "groups"))
-    return relative_peak(*map(show_label, labels))
 
 
 def heat_maps(figure: Figure, inputs: Inputs) -> Content:
