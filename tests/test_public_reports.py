@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dpft.cli.score import check_grouped
+from dpft.cli.results import check_grouped
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.schema import Model
@@ -26,7 +26,7 @@ IDS = torch.randint(3, VOCAB, (4, 6), generator=torch.Generator().manual_seed(1)
 
 
 def gpt2(tied=None):
-    return load_model(Model("gpt2", "random:gpt2", tied), Needs("causal"), seed=0).model
+    return load_model(Model("gpt2", "random:gpt2", tied=tied), Needs("causal"), seed=0).model
 
 
 def texts_of(model):

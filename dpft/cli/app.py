@@ -18,8 +18,9 @@ from dpft.report.terminal import echo
 
 
 class Verb(NamedTuple):
-    """A module of `dpft.cli`: its ``main`` has the options, and its docstring is the help."""
+    """A function ``NAME_verb`` of a module of `dpft.cli`; its docstring is the help."""
 
+    module: str
     summary: str
     traits: str = ""
 
@@ -48,9 +49,10 @@ class Verbs(typer.core.TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         if not name:
             return name, None, rest
-        verb, module = VERBS[name], import_module(f"dpft.cli.{name}")
+        verb = VERBS[name]
+        function = getattr(import_module(f"dpft.cli.{verb.module}"), f"{name}_verb")
         if "settings" in verb.traits and any(w.partition("=")[0] == "--config" for w in rest):
-            from dpft.cli.recipe import expanded
+            from dpft.cli.inputs import expanded
 
             with one_message():
                 rest = expanded(rest)
@@ -58,7 +60,7 @@ class Verbs(typer.core.TyperGroup):
         settings: dict[str, Any] = {"help_option_names": []} if own_help else {}
         settings["ignore_unknown_options"] = "forwards" in verb.traits
         own = _typer(help=f"{verb.summary}.")
-        run = guarded(module.main, name, verb.traits)
+        run = guarded(function, name, verb.traits)
         own.command(name, context_settings=settings, add_help_option=not own_help)(run)
         return name, typer.main.get_command(own), rest
 

@@ -13,18 +13,18 @@ from typing import Annotated
 import typer
 
 from dpft.cli.options import Settings
-from dpft.cli.output import make_console
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.overrides import check_budget
 from dpft.config.schema import parse
+from dpft.report.console import make_console
 from dpft.report.terminal import echo
 from dpft.reproduce.bench import choices, measure
 from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import usable_cores
 
 
-def main(
+def bench_verb(
     overrides: Settings = None,
     run: Annotated[
         bool, typer.Option("--run", help="Time a whole run of these settings, not one step.")
@@ -73,7 +73,7 @@ def main(
     given = os.environ.get("OMP_NUM_THREADS", "")
     threads = (int(given) if given.isdecimal() else usable_cores()) or 1
     if run:
-        usual = inspect.signature(main).parameters
+        usual = inspect.signature(bench_verb).parameters
         for key in typed.keys() - {"steps"}:
             if typed[key] != usual[key].default:
                 option = f"--{key.replace('_', '-')}"

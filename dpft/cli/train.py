@@ -1,22 +1,31 @@
-"""``dpft train``: Hydra composes the config, `run_experiment` does the work."""
+"""Training: Hydra composes the config, and `run_experiment` does the work."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from dpft.cli.guard import one_message
 from dpft.cli.options import Settings
-from dpft.cli.output import warn
 from dpft.config import folder
-from dpft.config.compose import resolved
+from dpft.config.compose import compose, resolved
 from dpft.config.errors import NO_STEP, AuditError, ConfigError
 from dpft.config.folder import check_choices, conf_dir
-from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
+from dpft.config.overrides import (
+    check_budget,
+    check_flags,
+    hydra_errors,
+    override,
+    readable,
+    setting_of,
+)
 from dpft.config.schema import Effect, Run, names_with, parse
 from dpft.parallel.launch import check_launcher, check_processes, launched
-from dpft.report.terminal import echo
+from dpft.report.terminal import echo, secho, warn
 
 # Hydra's flags that take a value.
 _WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-dir", "-cd")
@@ -35,11 +44,11 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     return [*flags, *overrides]
 
 
-def main(arguments: Settings = None) -> None:
+def train_verb(arguments: Settings = None) -> None:
     """Train, decode, score and record: dpft train task=e2e clip=ghost eps=3
 
     Takes Hydra overrides and flags in any order: -m (sweep), --cfg job, --config-dir DIR; and
-    --config FILE (`dpft.cli.recipe`).
+    --config FILE (`dpft.cli.inputs`).
     """
     words = flags_first([readable(word) for word in arguments or ()])
     check_flags(words)
@@ -163,3 +172,33 @@ def resumed(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     _, stored = stored_config(path)
     parse_stored(path, stored)
     return stored | {key: raw[key] for key in (*given, "sweep")}
+
+
+RUNS = {
+    "pretrained": ["clip=none", "optim.steps=0"],
+    "eps3": [],
+    # Without privacy, small batches and one epoch are enough.
+    "non-private": ["clip=none", "optim.batch_size=64", "optim.epochs=1", "optim.lr=1.0e-3"],
+}
+
+
+def demo_verb(
+    folder: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/demo"),
+) -> None:
+    """Three short runs on generated data, offline: dpft demo
+
+    The bundled model is scored as it is, after private training, and after training without
+    privacy.
+    """
+    from dpft.report.comparison import show
+    from dpft.training.run import run_experiment
+
+    runs = []
+    for name, overrides in RUNS.items():
+        secho(f"\n{name}", bold=True, err=True)
+        words = [*overrides, override("runs_dir", str(folder)), f"name={name}"]
+        outcome = run_experiment(parse(compose(["+experiment=demo", *words])))
+        runs.append((outcome.path, outcome.record))
+    show(runs)
+    echo("\nNext: their texts on one page, then a run with a smaller budget\n")
+    echo(f"  dpft report {shlex.quote(str(folder))}\n  dpft train +experiment=demo eps=1")

@@ -12,7 +12,7 @@ from dpft.config.flags import Flag, has, sentences
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import number
 from dpft.report import statements
-from dpft.report.markdown import inline
+from dpft.report.text_table import inline
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, lineage_of
 from dpft.tasks.metrics.shown import cautions, shown
@@ -61,7 +61,7 @@ def write_lineage(model: Path, record: Mapping[str, Any]) -> None:
 def _template() -> Template:
     from jinja2 import ChainableUndefined
 
-    from dpft.report.markdown import environment
+    from dpft.report.text_table import environment
 
     # Markdown, not HTML: untrusted text goes through `inline`.
     cards = environment(autoescape=False, undefined=ChainableUndefined)

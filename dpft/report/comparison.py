@@ -13,9 +13,8 @@ from dpft.privacy.guarantee import APPROXIMATION, Guarantee
 from dpft.privacy.rounding import down, up
 from dpft.privacy.spec import style_in
 from dpft.report.console import Console
-from dpft.report.markdown import table as markdown_table
 from dpft.report.statements import SEEN, may_be_seen
-from dpft.report.text_table import TextTable
+from dpft.report.text_table import TextTable, markdown_table
 from dpft.runs.folders import run_names
 from dpft.runs.lineage import ambiguous, first_weights
 from dpft.tasks.metrics.shown import cautions_of, figure, recalls

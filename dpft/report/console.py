@@ -1,13 +1,20 @@
 """Rich's console, for text that comes from anywhere: no markup, links or escape sequences in it."""
 
-from collections.abc import Iterable
-from typing import Any
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from dpft.report.terminal import plain
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 
 class Console(rich.console.Console):
@@ -34,3 +41,25 @@ class Console(rich.console.Console):
                 yield segment
             else:
                 yield Segment(plain(segment.text), segment.style)
+
+
+def width_to_fit() -> int | None:
+    """Return the columns of the terminal; None where lines are piped, and stay whole for grep."""
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size().columns if narrow else None
+
+
+def make_console() -> Console:
+    """Return a console for a wide table."""
+    # A pipe has no width.
+    return Console(width=160) if width_to_fit() is None else Console()
+
+
+@contextmanager
+def progress_bar(*columns: "str | ProgressColumn") -> "Iterator[tuple[Progress, TaskID]]":
+    """Show a live bar with rich's columns on standard error, if its lines can be redrawn."""
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.redraws) as bars:
+        yield bars, bars.add_task("", total=None)

@@ -115,7 +115,7 @@ def _curve(record: Mapping[str, Any]) -> "RDPCurve":
 
 
 def _paragraph(kind: str, **data: Any) -> str:
-    from dpft.report.markdown import environment
+    from dpft.report.text_table import environment
 
     template = environment(autoescape=False).get_template("together.txt")
     return " ".join(template.render(kind=kind, **data).split())

@@ -8,7 +8,7 @@ from dpft.config.flags import TRAINED_BASE, Flag, has
 from dpft.config.published import PUBLISHED_TASKS
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.rounding import delta, down, number, percent
-from dpft.report.markdown import inline, table
+from dpft.report.text_table import inline, markdown_table
 
 Rows = list[tuple[str, str]]
 
@@ -39,7 +39,7 @@ def as_markdown(guarantee: Guarantee, rows: Rows) -> str:
         return f"> **{guarantee.sentence}** {DO_NOT_RELEASE}"
     blocks = [f"> **Warning:** {text}" for text in guarantee.warnings]
     blocks += [inline(guarantee.sentence), *([guarantee.meaning] if guarantee.meaning else [])]
-    return "\n\n".join([*blocks, table(("", ""), [*guarantee.figures(), *rows])])
+    return "\n\n".join([*blocks, markdown_table(("", ""), [*guarantee.figures(), *rows])])
 
 
 def audit_rows(record: Mapping[str, Any]) -> Rows:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable
 
 import typer
 
@@ -35,3 +36,14 @@ def secho(
     """Print a message in a colour, where the output is a terminal and ``NO_COLOR`` is not set."""
     colour = None if os.environ.get("NO_COLOR") else fg
     typer.secho(plain(message), fg=colour, bold=bold, err=err)
+
+
+def warn(text: str, *, err: bool = False) -> None:
+    """Print a line in yellow."""
+    secho(text, fg=typer.colors.YELLOW, err=err)
+
+
+def warn_left_out(lines: Iterable[str]) -> None:
+    """Name the files that could not be read."""
+    for line in lines:
+        warn(f"left out: {line}", err=True)

@@ -1,9 +1,14 @@
-"""A table as text, with three renderers: for the terminal, as Markdown and as CSV."""
+"""A table as text, with three renderers: for the terminal, as Markdown and as CSV.
+
+In Markdown, text that comes from anywhere is shown as it is.
+"""
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.cells import cell_len
@@ -11,13 +16,20 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dpft.report import markdown
 from dpft.report.console import Console
+from dpft.report.terminal import plain
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 
 # The box and its padding take so much next to each column's text, and once more at the right end.
 _GAP = 3
 # Longer words of a heading, or of text, may be broken.
 _WORD = 24
+_SIGNS = re.compile(r"[\\|*_<>`~\[\]]|&(?=#?\w+;)")
+# What ends a cell or begins HTML, unless a backslash escapes it already.
+_UNESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)([|<])")
 Cell = str | Text
 
 
@@ -87,14 +99,13 @@ class TextTable:
 
     def as_markdown(self) -> str:
         """Return title, table and notes as Markdown, in which no sign of a text has a meaning."""
-        headings = [markdown.escape(heading) for heading in self.headings]
+        headings = [escape(heading) for heading in self.headings]
         rows = [
-            [[markdown.escape(line) for line in str(cell).splitlines()] for cell in row]
-            for row in self.rows
+            [[escape(line) for line in str(cell).splitlines()] for cell in row] for row in self.rows
         ]
-        blocks = [f"### {markdown.escape(self.title)}"] if self.title else []
-        blocks.append(markdown.table(headings, rows, self.left))
-        notes = [f"- **{heading}:** {markdown.escape(text)}" for heading, text in self.notes]
+        blocks = [f"### {escape(self.title)}"] if self.title else []
+        blocks.append(markdown_table(headings, rows, self.left))
+        notes = [f"- **{heading}:** {escape(text)}" for heading, text in self.notes]
         return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])]) + "\n"
 
     def as_csv(self) -> str:
@@ -107,6 +118,50 @@ def as_csv(rows: Iterable[Sequence[object]]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(rows)
     return stream.getvalue()
+
+
+def escape(text: object) -> str:
+    """Return one line of Markdown that reads as the text does: no sign in it has a meaning."""
+    return _SIGNS.sub(r"\\\g<0>", _one_line(text))
+
+
+def inline(text: object) -> str:
+    """Return one line of Markdown that may hold emphasis and code, but no cell's end and no HTML.
+
+    It does not change what `escape` returns.
+    """
+    return _UNESCAPED.sub(r"\1\\\2", _one_line(text))
+
+
+def markdown_table(
+    headings: Sequence[object], rows: Iterable[Sequence[object]], left: int | None = None
+) -> str:
+    """Return a table of Markdown as in `inline`, without a line break at its end.
+
+    A list is a cell of several lines. The first ``left`` columns are aligned left, None: all of
+    them; the others are aligned right.
+    """
+    count = len(headings) if left is None else left
+    rule = ["---" if place < count else "---:" for place in range(len(headings))]
+    lines = [list(map(inline, headings)), rule, *(list(map(_cell, row)) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(content: object) -> str:
+    lines = content if isinstance(content, list | tuple) else [content]
+    return "<br>".join(map(inline, lines))
+
+
+def _one_line(text: object) -> str:
+    return plain(" ".join(str(text).split()))
+
+
+def environment(**options: Any) -> "Environment":
+    """Return Jinja's environment over ``dpft/report/templates``."""
+    from jinja2 import Environment, PackageLoader
+
+    options |= {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    return Environment(loader=PackageLoader("dpft.report"), **options)
 
 
 def _width(column: Sequence[Text]) -> int:

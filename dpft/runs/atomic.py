@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Self
 
-from dpft.config.regular_files import regular
+from dpft.config.foreign import regular
 
 
 class Closing:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpft.config.errors import RunError
-from dpft.config.regular_files import regular
+from dpft.config.foreign import regular
 from dpft.runs.atomic import parse_json, sha256_file, write_atomic
 from dpft.runs.identity import opened, sealed
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from dpft.config.errors import ConfigError, RecordError, suggestion
-from dpft.config.regular_files import regular
+from dpft.config.foreign import regular
 from dpft.config.schema import Run
 from dpft.runs.identity import config_hash
 

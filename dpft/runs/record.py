@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from dpft.config.errors import RecordError
 from dpft.config.flags import sentence
+from dpft.config.foreign import regular
 from dpft.config.published import with_part_flags
-from dpft.config.regular_files import regular
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import disk_report, parse_json, write_atomic
 from dpft.runs.directory import RunDirectory

@@ -2,6 +2,7 @@
 
 Hydra's multirun makes the runs in a separate process, so that every launcher of Hydra works:
 `points` reads, expands and checks what was typed, `process` starts and ends Hydra's process, `job`
-is what Hydra calls for each point, `folder` holds what was asked and which runs failed, `state`
-reads and shows how far the runs are. `selection` chooses among private runs at a known price.
+is what Hydra calls for each point, `sweep_folder` holds what was asked and which runs failed,
+`state` reads and shows how far the runs are. `selection` chooses among private runs at a known
+price.
 """

@@ -11,8 +11,8 @@ from typing import Any
 
 from dpft.config.compose import compose, initialised, sweeper
 from dpft.config.errors import ConfigError, DpftError
+from dpft.config.foreign import regular
 from dpft.config.overrides import check_budget, check_flags, hydra_errors, readable, setting_of
-from dpft.config.regular_files import regular
 from dpft.config.schema import Run, parse
 from dpft.runs.folders import run_path
 from dpft.runs.identity import config_hash

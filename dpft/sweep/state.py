@@ -1,4 +1,4 @@
-"""The progress of a sweep's runs, from their folders, and a table of it.
+"""The progress of a sweep's runs, from their folders, and the runs of a report.
 
 Only public figures of private runs are shown: epsilon and scores of their records.
 """
@@ -6,12 +6,15 @@ Only public figures of private runs are shown: epsilon and scores of their recor
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from dpft.config.errors import DpftError
+from dpft.config.errors import ConfigError, DpftError
 from dpft.privacy.guarantee import Guarantee, marked
+from dpft.report.gather import Found, Target
 from dpft.report.terminal import clock
 from dpft.report.text_table import TextTable
 from dpft.runs.finished import is_intact
+from dpft.runs.folders import check_no_trial, common_folder, is_run, run_names, runs_below
 from dpft.runs.record import read_record
 from dpft.sweep.points import SweepPoint, labels
 from dpft.sweep.sweep_folder import SweepFolder
@@ -88,3 +91,45 @@ def summary(rows: Sequence[PointState]) -> str:
     others = [f"{counts[s]} {s}" for s in (STARTED, FAILED, WAITING) if counts[s]]
     noun = "point" if len(rows) == 1 else "points"
     return f"{len(rows)} {noun}: {', '.join([f'{counts[DONE]} done', *others])}"
+
+
+def find(paths: Sequence[Path]) -> Found:
+    """Return the runs at ``paths``.
+
+    Raises:
+        ConfigError: if there is no run at one of them, or one that must not be shown.
+    """
+    if not paths:
+        raise ConfigError("got no run; type dpft report RUN, a folder of runs or a sweep's folder")
+    for path in paths:
+        check_no_trial(path)
+    if len(paths) == 1 and (paths[0] / "sweep.json").is_file():
+        return _of_sweep(paths[0])
+    if len(paths) == 1 and is_run(paths[0]):
+        name = paths[0].resolve().name
+        return Found(name, paths[0], (Target(paths[0], name),), several=False)
+    runs: dict[Path, Path] = {}  # each once, however it was named
+    for path in paths:
+        found = [path] if is_run(path) else runs_below(path) if path.is_dir() else []
+        if (path / "sweep.json").is_file() and not is_run(path):
+            found = [target.path for target in _of_sweep(path).targets if is_run(target.path)]
+        elif not found:
+            raise ConfigError(
+                f"{path} {'holds no runs' if path.is_dir() else 'is no folder'}; expected a run "
+                "directory (with identity.json or record.json), a folder that holds some, or a "
+                "sweep's folder (runs/sweeps/NAME)"
+            )
+        runs |= {run.resolve(): run for run in found if run.resolve() not in runs}
+    targets = tuple(map(Target, runs.values(), run_names(list(runs))))
+    folder = paths[0] if len(paths) == 1 else common_folder(list(runs))
+    return Found(f"{folder.resolve().name}: {len(runs)} runs", folder, targets, several=True)
+
+
+def _of_sweep(path: Path) -> Found:
+    rows = States(SweepFolder(path)).rows()
+    names = run_names([row.point.path for row in rows])
+    targets = tuple(
+        Target(row.point.path, name, row.label, row.state, row.error)
+        for row, name in zip(rows, names, strict=True)
+    )
+    return Found(f"Sweep {path.resolve().name}", path, targets, several=True)

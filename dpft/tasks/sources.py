@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dpft.config.errors import DataError, SplitError
-from dpft.config.regular_files import regular
+from dpft.config.foreign import regular
 
 Location = tuple[str, Path | None]
 SAME_SPLITS = MappingProxyType({"train": "train", "dev": "validation", "test": "test"})

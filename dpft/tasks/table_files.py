@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpft.config.errors import DataError, suggestion
+from dpft.config.foreign import regular
 from dpft.config.overrides import override
-from dpft.config.regular_files import regular
 from dpft.tasks.sources import LONGEST, file_text, well_formed
 from dpft.tasks.views import IntArray, View
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from dpft.config.errors import DataError
-from dpft.config.regular_files import regular
+from dpft.config.foreign import regular
 from dpft.config.schema import Decode
 from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import TrainingCohort, together

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from dpft import runs
-from dpft.config import imported
+from dpft.config import foreign
 from dpft.config.errors import ConfigError, ModelError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
@@ -297,7 +297,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
     """Attach the clipper of the settings to a model."""
     name, function = clip.clip_function, clip.clip_function
     if clip.private and name not in CLIP_FUNCTIONS:
-        function = imported.load("clip.clip_function", name)
+        function = foreign.load("clip.clip_function", name)
         try:
             own_function(function, name)
         except ValueError as error:
@@ -310,7 +310,7 @@ def attach_clipper(clip: Clip, model: nn.Module, cohort: Cohort | None = None) -
             "materialised",  # every part of a style is given below; this one has no defaults
             threshold=clip.threshold,
             thresholds=clip.thresholds,
-            groups=imported.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
+            groups=foreign.load("clip.groups", clip.groups) if clip.own_groups else clip.partition,
             plan=clip.plan,
             clip_function=function,
             adaptive=quantiles_of(clip),
@@ -339,7 +339,7 @@ def compiles(run: Run, device: torch.device) -> bool:
     return wanted and run.parallel.name == "data" and not run.model.checkpointing
 
 
-# Parts that the user wrote (`dpft.config.imported`): checked, and recorded.
+# Parts that the user wrote (`dpft.config.foreign`): checked, and recorded.
 
 
 def own_parts(run: Run) -> list[dict[str, str]]:
@@ -351,7 +351,7 @@ def own_parts(run: Run) -> list[dict[str, str]]:
             asked.append(("clip function", run.clip.clip_function))
         if run.clip.own_groups:
             asked.append(("clipping style", run.clip.groups))
-    return [imported.origin(kind, path) for kind, path in asked]
+    return [foreign.origin(kind, path) for kind, path in asked]
 
 
 def deciding_parts(run: Run) -> dict[str, str]:

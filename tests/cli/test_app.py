@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from dpft.cli.app import VERBS
-from dpft.cli.ls import typed
-from dpft.cli.score import decoding
-from dpft.cli.validate import check
+from dpft.cli.inputs import check, typed
+from dpft.cli.results import decoding
 from dpft.config import folder
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
@@ -159,7 +158,7 @@ def test_a_file_that_cannot_be_written_is_one_message_wherever_it_happens(monkey
     def refuse(words):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/page.html")
 
-    monkeypatch.setattr("dpft.cli.validate.check", refuse)
+    monkeypatch.setattr("dpft.cli.inputs.check", refuse)
     result = invoke("validate")
     assert result.exit_code == 2
     assert result.stderr.startswith("dpft: results/page.html: No space left on device; free some")

@@ -36,7 +36,7 @@ SAID = "dpft: stopped; nothing was started, the same command starts over\n"
     ("module", "number", "rank", "said"),
     [
         ("typer", signal.SIGINT, "0", SAID),
-        ("dpft.cli.ls", signal.SIGINT, "0", SAID),
+        ("dpft.cli.inputs", signal.SIGINT, "0", SAID),
         ("typer", signal.SIGTERM, "0", SAID),
         ("typer", signal.SIGTERM, "1", ""),  # of several ranks the first says it
     ],

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from dpft.cli.recipe import RECIPES, expanded, settings_in
-from dpft.cli.validate import check
+from dpft.cli.inputs import RECIPES, check, expanded, settings_in
 from dpft.config.errors import ConfigError
 from tests.processes import invoke
 

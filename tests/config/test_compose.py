@@ -6,7 +6,7 @@ import shlex
 import hydra
 import pytest
 
-from dpft.cli.ls import typed
+from dpft.cli.inputs import typed
 from dpft.config import folder
 from dpft.config.compose import compose, initialised, resolved
 from dpft.config.errors import ConfigError

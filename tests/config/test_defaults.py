@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpft.cli.recipe import RECIPES
+from dpft.cli.inputs import RECIPES
 from dpft.config import defaults
 from dpft.config.compose import compose
 from dpft.config.defaults import Row, origin_in_words

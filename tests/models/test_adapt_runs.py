@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dpft.models
-from dpft.cli.score import decode as decode_again
+from dpft.cli.results import decode as decode_again
 from dpft.config.compose import compose
 from dpft.config.errors import ModelError
 from dpft.config.flags import Flag, flag, sentences

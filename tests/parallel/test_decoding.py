@@ -1,7 +1,6 @@
 """Several ranks answer what one process answers, and their logs are those of whole batches."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -98,7 +97,7 @@ def figures(cohort):
         prepared = SimpleNamespace(
             **{"run": run, "task": task, "objective": objective, "cohort": cohort},
             **{"parts": SimpleNamespace(mechanism=mechanism), "directory": None},
-            **{"progress": Progress(quiet=True), "held_out": [replace(record, label=label)] * 7},
+            **{"progress": Progress(quiet=True), "held_out": [record._replace(label=label)] * 7},
         )
         held_out = Evaluations(prepared, start=0)
         found.append(held_out.figures(loaded.model))

@@ -14,11 +14,10 @@ from dpft.config.errors import ConfigError
 from dpft.config.flags import Flag, flag
 from dpft.privacy.accounting.pld import gaussian_epsilon
 from dpft.report.gather import Target, gather
-from dpft.report.page import bounds
-from dpft.report.plot import drawn
+from dpft.report.page import bounds, drawn
 from dpft.runs.finished import marked
-from dpft.sweep.find import find
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
+from dpft.sweep.state import find
 from dpft.sweep.sweep_folder import Failure, folder_of
 from tests.report.pages.example import (
     DELTA,

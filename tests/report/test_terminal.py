@@ -12,7 +12,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
-from dpft.report import markdown, terminal
+from dpft.report import terminal, text_table
 from dpft.report.console import Console
 from tests.report.pages.example import a_run, record
 
@@ -72,12 +72,12 @@ TEXTS = st.text(st.sampled_from("a1 \n\t\\|*_<>`~[]()&#;!-\x1b\u202e"), max_size
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=3))
 def test_a_table_of_escaped_text_reads_as_the_text(rows):
-    escaped = [[markdown.escape(text) for text in row] for row in rows]
-    tokens = READER.parse(markdown.table(("a", "b"), escaped))
+    escaped = [[text_table.escape(text) for text in row] for row in rows]
+    tokens = READER.parse(text_table.markdown_table(("a", "b"), escaped))
     assert tokens[0].type == "table_open"
     cells = [token.children or [] for token in tokens if token.type == "inline"]
     read = ["".join(part.content for part in cell) for cell in cells]
     texts = [" ".join(text.split()) for row in rows for text in row]
     assert read == ["a", "b", *map(terminal.plain, texts)]
-    once = markdown.escape("a|b <i> \\|")
-    assert markdown.inline(once) == once
+    once = text_table.escape("a|b <i> \\|")
+    assert text_table.inline(once) == once

@@ -127,7 +127,7 @@ def test_finished_points_are_passed_over_before_torch_is_imported(hydra, folder)
         finish(compose(typed(folder, f"seed={seed}")))
     arguments = ["-m", *typed(folder, "seed=1,2"), f"hydra.sweep.dir={folder.path / 'hydra'}"]
     code = (
-        f"import sys; from dpft.cli.train import main; main({arguments!r}); "
+        f"import sys; from dpft.cli.train import train_verb; train_verb({arguments!r}); "
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dpft.privacy.accounting import RDPCurve, run_curve
 from dpft.privacy.guarantee import weakness
-from dpft.sweep.selection.release import at_most, of_selection
-from dpft.sweep.selection.trials import Trials
+from dpft.sweep.selection import Trials, at_most, of_selection
 from tests.privacy.test_guarantee import given as a_guarantee
 from tests.privacy.test_guarantee import with_
 

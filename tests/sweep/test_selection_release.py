@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpft.cli import select
+from dpft.cli import sweep
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
@@ -18,10 +18,9 @@ from dpft.report.cost import composed
 from dpft.runs import RunError, config_hash
 from dpft.runs.finished import marked
 from dpft.runs.ledger import chained_lines
-from dpft.sweep.find import find
 from dpft.sweep.points import ParsedOverrides, make_plan
-from dpft.sweep.selection.release import best
-from dpft.sweep.selection.trials import Selection, Trials, draw
+from dpft.sweep.selection import Selection, Trials, best, draw
+from dpft.sweep.state import find
 from dpft.training.trained import loaded_run
 from tests.report.pages.example import config as settings_of
 from tests.report.pages.example import mechanism, record
@@ -95,7 +94,7 @@ def test_what_is_lost_of_a_selection_is_not_made_anew(tmp_path, points, left):
 )
 def test_what_cannot_be_selected_is_refused(tmp_path, words, message):
     with pytest.raises(ConfigError, match=message):
-        select.main([*SMALL, f"runs_dir={tmp_path}", *words], **RULE)
+        sweep.choose([*SMALL, f"runs_dir={tmp_path}", *words], **RULE)
     assert not (tmp_path / "selections").exists()
 
 
@@ -132,10 +131,10 @@ def by_hand(tmp_path, monkeypatch):
             return 0
 
         monkeypatch.setattr(Trials, "draw", lambda self, key: len(scores))
-        monkeypatch.setattr(select, "run_points", stand_in)
-        monkeypatch.setattr(select.States, "rows", lambda self: [])
+        monkeypatch.setattr(sweep, "run_points", stand_in)
+        monkeypatch.setattr(sweep.States, "rows", lambda self: [])
         words = [*SMALL, "optim.batch_size=6,12", f"runs_dir={tmp_path}"]
-        select.main(words, **{**RULE, "name": "one", **others})
+        sweep.choose(words, **{**RULE, "name": "one", **others})
         return json.loads((tmp_path / "selections/one/chosen/record.json").read_text())
 
     run.swept = swept
@@ -230,7 +229,7 @@ def test_a_damaged_trial_is_not_released(by_hand, tmp_path, monkeypatch):
         (found[0] / "model/weights").write_text("0.76")
         return found
 
-    monkeypatch.setattr("dpft.sweep.selection.release.best", damaged)
+    monkeypatch.setattr("dpft.sweep.selection.best", damaged)
     with pytest.raises(RunError, match="best model/weights is not what it was"):
         by_hand([0.25, 0.75])
     assert not (tmp_path / "selections/one/chosen").exists()
@@ -252,7 +251,7 @@ def test_the_best_trial_is_released_with_the_price_of_all(tmp_path, monkeypatch,
     monkeypatch.setattr(Trials, "draw", lambda self, key: 2)
     words = [*SMALL, "+experiment=own", "optim.lr=1e-3,1e-4", f"runs_dir={tmp_path}"]
     folder = tmp_path / "selections/one"
-    select.main([*words, "--config-dir", str(own.parent)], **RULE, name="one")
+    sweep.choose([*words, "--config-dir", str(own.parent)], **RULE, name="one")
     said = capsys.readouterr()
     assert "done" not in said.out + said.err  # how many there were
     chosen = json.loads((folder / "chosen/record.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpft import runs
-from dpft.cli.score import decode
+from dpft.cli.results import decode
 from dpft.config.errors import ConfigError, ModelError
 from dpft.config.schema import Model
 from dpft.models.load import load_model

@@ -69,7 +69,7 @@ class PickedCells(_Strict):
 
 
 class ScoreSeries(_Strict):
-    """Scores of one column in one panel, see `dpft.reproduce.figures.score_panels`.
+    """Scores of one column in one panel, see `dpft.reproduce.figures.measured`.
 
     Series of one ``panel`` share it, and the axes of its first series. Each text that ``label``,
     with labels of the row in braces, gives is a separate series; ``text`` is written next to

@@ -119,7 +119,10 @@ def peak(layers: Sequence[Layer], groups: Sequence[tuple[int, int]] | None) -> i
 
 
 def relative_peak(model: str, clipping: str, groups: str) -> float | None:
-    """Return the largest peak over that of training without privacy; None for other groupings."""
+    """Return the largest peak over that of training without privacy; None for other groupings.
+
+    Both are by Fact 6.1 of the paper's model.
+    """
     kind = model.lower()
     layers = (vit if kind.startswith("vit") else encoder)(*SHAPES[kind])
     if clipping.startswith("all-layer"):

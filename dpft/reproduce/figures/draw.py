@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpft.config.errors import ConfigError
-from dpft.reproduce.figures import benchmarks, computed, private, score_panels
+from dpft.reproduce.figures import computed, measured, private
 from dpft.reproduce.figures.catalog import Figure as Entry
 from dpft.reproduce.figures.catalog import Inputs
 from dpft.reproduce.figures.content import Content, Heat, Origin, Panel, Series
@@ -43,8 +43,8 @@ _LETTERS = 34
 BUILDERS: Mapping[str, Callable[[Entry, Inputs], Content]] = {
     builder.__name__: builder
     for builder in (
-        *(score_panels.scores, score_panels.heat_maps),
-        *(benchmarks.number_of_groups, computed.effective_noise),
+        *(measured.scores, measured.heat_maps),
+        *(measured.number_of_groups, computed.effective_noise),
         *(computed.noise_by_rate, computed.memory_profile, private.norms_by_layer),
         *(private.histograms, private.signal_to_noise),
     )

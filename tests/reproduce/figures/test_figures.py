@@ -12,8 +12,8 @@ from dpft.reproduce.figures.catalog import ROOT, Figure, FigureKind, Inputs, fig
 from dpft.reproduce.figures.computed import Layer
 from dpft.reproduce.figures.content import Axis, Content, FigurePoint, Heat, Origin, Panel, Series
 from dpft.reproduce.figures.draw import BUILDERS, save
+from dpft.reproduce.figures.measured import POSITIONS
 from dpft.reproduce.figures.private import WARNING
-from dpft.reproduce.figures.score_panels import POSITIONS
 from dpft.runs.log import NORMS, MetricsLog, norms_of
 from tests.reproduce.figures.example import content, planned, write_bench
 from tests.reproduce.tables.example import write_record

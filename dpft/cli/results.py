@@ -1,4 +1,4 @@
-"""``dpft score``: scores of a run's texts, which it may decode anew, or of any predictions file."""
+"""Scores of a run, which may decode its texts anew, of any predictions file, or of several runs."""
 
 import dataclasses
 import itertools
@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from dpft.cli.options import AsJson
-from dpft.cli.output import warn
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.overrides import value_of
 from dpft.config.schema import Decode, build
 from dpft.report.console import Console
-from dpft.report.terminal import echo
+from dpft.report.terminal import echo, warn
+from dpft.runs.atomic import write_atomic
 
 
-def main(
+def score_verb(
     arguments: Annotated[
         list[str],
         typer.Argument(
@@ -171,3 +171,40 @@ def decoding(overrides: Sequence[str], usual: Decode) -> Decode:
             raise ConfigError(f"got {word!r}; expected settings such as decode.beams=1")
         values[key.removeprefix("decode.")] = value
     return build(Decode, values, "decode")
+
+
+def report_verb(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Run directories, folders that hold some, or a sweep's folder."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The file; default: report.html in the folder.")
+    ] = None,
+) -> None:
+    """Scores and guarantees of runs side by side, and as one HTML page: dpft report runs/NAME
+
+    The page says what was protected, how strongly, at what cost, and what is not covered. It holds
+    nothing that is computed from training records without noise, and no text of your own data.
+    """
+    from dpft.report.comparison import show
+    from dpft.report.gather import gather
+    from dpft.report.page import page
+    from dpft.sweep.state import find
+
+    found = find(folders)
+    file = out or found.folder / "report.html"
+    runs = [gather(target) for target in found.targets]
+    html = page(found, runs)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, html)
+    records = [(run.target.path, run.record) for run in runs if run.record is not None]
+    if 0 < len(records) <= 12:  # the page has all
+        show(records)
+    for run in runs:
+        if run.record is None:
+            why = f": {run.target.error}" if run.target.error else ""
+            echo(f"{run.name}: {run.stage}{why}", err=True)
+        for problem in run.problems:
+            warn(f"{run.name}: {problem}", err=True)
+    echo(f"{file}")

@@ -1,7 +1,8 @@
-"""``dpft generate``: synthetic records from a trained run, their guarantee, and their overlap."""
+"""Uses of a trained model: export, answers to a file, and synthetic records."""
 
 import dataclasses
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,19 +10,114 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic.dataclasses import dataclass
 
-from dpft.cli.options import RunFolder
-from dpft.cli.output import warn
-from dpft.cli.score import decoding
+from dpft.cli.options import DecodeSettings, RunFolder
+from dpft.cli.results import decoding
 from dpft.config.errors import ConfigError, DataError, Missing, SettingError
 from dpft.config.overrides import value_of
 from dpft.config.schema import STRICT, Count, Decode, build
-from dpft.report.terminal import echo
+from dpft.report.terminal import echo, warn
 from dpft.runs import atomic
 
 if TYPE_CHECKING:
     from dpft.training.trained import TrainedRun
 
-_TEXTS = ("sources=", "out=")  # as they are typed: in them nothing is a number
+_COLUMN = re.compile(r"task\.\w+_column=")
+_TEXTS = ("sources=", "out=")  # of generate as they are typed: in them nothing is a number
+
+
+def export_verb(
+    path: RunFolder,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Write the whole model, LoRA merged in."),
+    ] = False,
+    to: Annotated[
+        Path | None, typer.Option(help="Folder to write. Default: export/ in the run's folder.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="Name of the adapter's base model, if the run's is not on a hub."),
+    ] = None,
+) -> None:
+    """The model as a folder for other tools: dpft export RUN --merge
+
+    Writes the weights, the tokenizer with its chat template, and the model card with the guarantee,
+    but nothing from private/. transformers loads the model, and peft an adapter, without dpft.
+    """
+    from dpft.report.card import loader
+    from dpft.report.comparison import print_guarantee
+    from dpft.training.exported import export
+    from dpft.training.trained import loaded_run
+
+    trained, folder = loaded_run(path), to or path / "export"
+    shape = export(trained, folder, merge=merge, base=base)
+    what = "a whole model" if shape.base is None else f"an adapter of {shape.base}"
+    echo(f"{folder}: {what}")
+    if code := loader(trained.record, shape):
+        echo("\n" + code.replace("FOLDER", str(folder)) + "\n")
+    print_guarantee(trained.record)
+
+
+def predict_verb(
+    path: RunFolder,
+    file: Annotated[
+        Path, typer.Argument(metavar="file", help="Rows in the form of the run's task.")
+    ],
+    overrides: DecodeSettings = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON lines; default: FILE.predictions.jsonl.")
+    ] = None,
+) -> None:
+    """A trained model's answers to the rows of a file: dpft predict RUN FILE
+
+    The file has the columns of the training file, or task.text_column=NAME and the like say which;
+    the column of answers may be absent. A classifier
+    writes the probability of each class too, and for plain texts the log-likelihood of each text is
+    written.
+    """
+    from dpft.tasks import load_task
+    from dpft.training.trained import loaded_run
+
+    trained = loaded_run(path)
+    words = overrides or ()
+    typed = [word for word in words if _COLUMN.match(word)]
+    named = {key.removeprefix("task."): name for key, name in map(value_of, typed)}
+    task = load_task({**trained.run.task, **named})
+    settings = decoding([word for word in words if word not in typed], trained.run.decode)
+    out = out or file.with_name(f"{file.stem}.predictions.jsonl")
+    if out.suffix != ".jsonl" or out.exists() or not out.parent.is_dir():
+        expected = "expected a new .jsonl file in a folder that is there: type --out FILE"
+        raise ConfigError(f"--out is '{out}'; {expected}")
+    questions = task.questions(file)
+    if not questions:
+        raise DataError(f"{file} has no rows; expected at least one")
+    columns = {name for question in questions for name in question.cells}  # JSON lines differ
+    plain = task.unconditional  # a model of plain texts writes no answers
+    written = ("nll", "tokens") if plain else ("prediction",)
+    classes = getattr(task.objective(trained.loaded), "classes", ())
+    likely = [f"probability_{name}" for name in classes]
+    if taken := sorted(columns.intersection([*written, *likely])):
+        raise ConfigError(f"{file} has a column {taken[0]!r}, where answers are written; rename it")
+    from dpft.runs.atomic import write_atomic
+    from dpft.training.predictions import predict
+    from dpft.training.progress import Progress
+
+    with Progress() as progress:
+        asked = [question.instance for question in questions]
+        found = predict(task, trained.loaded, asked, settings, trained.run.seed, progress)
+    rows = [
+        {
+            **question.cells,
+            **{name: getattr(p, name) for name in written},
+            **dict(zip(likely, p.probabilities, strict=False)),
+        }
+        for question, p in zip(questions, found, strict=True)
+    ]
+    lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    # For its owner alone, as the rows may be.
+    text = "".join(lines).encode(errors="backslashreplace")  # of half an emoji
+    write_atomic(out, text, mode=0o600)
+    echo(f"{out}: {len(rows):,} rows")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -34,7 +130,7 @@ class GenerateSettings:
     seed: int = 0
 
 
-def main(
+def generate_verb(
     path: RunFolder,
     overrides: Annotated[
         list[str] | None,
