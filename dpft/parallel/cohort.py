@@ -53,7 +53,7 @@ def _collective() -> Iterator[None]:
 class TrainingCohort:
     """The ranks of a run: here one; the layouts with several ranks are its subclasses.
 
-    It has what `dpft.privacy.processes.Cohort` asks, and what training asks. Methods are
+    It has what `dpft.privacy.policies.Cohort` asks, and what training asks. Methods are
     collectives: every rank calls them, in the same order.
 
     Attributes:

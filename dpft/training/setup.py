@@ -27,7 +27,7 @@ from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.guarantee import own_caveats
 from dpft.privacy.noise import NOISE_VERSION
-from dpft.privacy.processes import Cohort
+from dpft.privacy.policies import Cohort
 from dpft.privacy.shapes import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
