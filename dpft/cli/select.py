@@ -35,7 +35,7 @@ def main(
     """
     from dpft.config.offline import stay_offline_if_unreachable
     from dpft.privacy.rounding import up
-    from dpft.runs.finished import RECORD, damages
+    from dpft.runs.folders import RECORD, damages
     from dpft.runs.record import read_record
     from dpft.sweep.selection.release import best, price, release
     from dpft.tasks import load_task

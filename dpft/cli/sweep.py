@@ -14,7 +14,7 @@ from dpft.report.console import Console
 from dpft.report.cost import remarks
 from dpft.report.terminal import echo, secho
 from dpft.runs.directory import DirectoryLock
-from dpft.runs.finished import is_intact
+from dpft.runs.folders import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.sweep.points import (

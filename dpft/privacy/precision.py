@@ -10,7 +10,6 @@ Factors that are in bfloat16 already need no rounding. The product of two such n
 computes what float32 would, many times faster: `mm`, `bmm` and `addmm_` use it on a GPU that has
 it, and multiply the same numbers in float32 elsewhere.
 
-
 **Sums in bfloat16: what is rounded there, and how much a clip factor must allow for it.**
 
 Under autocast a linear layer has its input ``a`` and output gradient ``g`` in bfloat16, and the

@@ -20,8 +20,15 @@ from dpft.config.published import PUBLISHED_TASKS, is_other_size, is_part
 from dpft.config.regular_files import regular
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import parse_json
-from dpft.runs.finished import CONFIG, GENERATIONS, LEDGER, RECORD, damages
-from dpft.runs.folders import generations_files, is_set_aside
+from dpft.runs.folders import (
+    CONFIG,
+    GENERATIONS,
+    LEDGER,
+    RECORD,
+    damages,
+    generations_files,
+    is_set_aside,
+)
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.tasks.scores import impossible_share

@@ -11,7 +11,7 @@ from dpft.config.errors import DpftError
 from dpft.privacy.guarantee import Guarantee, marked
 from dpft.report.terminal import clock
 from dpft.report.text_table import TextTable
-from dpft.runs.finished import is_intact
+from dpft.runs.folders import is_intact
 from dpft.runs.record import read_record
 from dpft.sweep.points import SweepPoint, labels
 from dpft.sweep.sweep_folder import SweepFolder

@@ -9,8 +9,8 @@ from transformers.pytorch_utils import Conv1D
 from dpft.config.errors import ModelError
 from dpft.config.schema import Adapt, Decode, Model
 from dpft.models.adapt import adapt
+from dpft.models.adapters import targets_of
 from dpft.models.load import LoadedModel, load_model
-from dpft.models.lora import targets_of
 from dpft.models.needs import Needs
 from dpft.models.rgp import CarriedLinear
 from dpft.models.trained_part import has_new_head, head_modules, select

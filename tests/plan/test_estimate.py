@@ -29,8 +29,7 @@ from dpft.plan.estimate import (
     plan,
     time_of,
 )
-from dpft.plan.metering import Operation
-from dpft.plan.simulate import Cost
+from dpft.plan.simulate import Cost, Operation
 from dpft.plan.step_shape import StepShape, shape_of, training_of
 from dpft.tasks import load_task
 

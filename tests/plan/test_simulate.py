@@ -6,8 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.plan.metering import Meter
-from dpft.plan.simulate import PretendedAnswers, simulated, steps
+from dpft.plan.simulate import Meter, PretendedAnswers, simulated, steps
 from dpft.plan.step_shape import shape_of, training_of
 from tests.plan.test_metering import flops
 

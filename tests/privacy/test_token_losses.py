@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dpft.plan.metering import Meter
+from dpft.plan.simulate import Meter
 from dpft.privacy import token_losses
 from dpft.privacy.token_losses import token_losses as losses_of
 from tests.privacy.small_models import VOCAB

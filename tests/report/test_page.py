@@ -16,7 +16,7 @@ from dpft.privacy.accounting.pld import gaussian_epsilon
 from dpft.report.gather import Target, gather
 from dpft.report.page import bounds
 from dpft.report.plot import drawn
-from dpft.runs.finished import marked
+from dpft.runs.folders import marked
 from dpft.sweep.find import find
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
 from dpft.sweep.sweep_folder import Failure, folder_of

@@ -18,8 +18,7 @@ from dpft.privacy.accounting import RDPCurve, run_curve
 from dpft.privacy.guarantee import Guarantee, claim, made, own_caveats
 from dpft.report.card import write_card, write_lineage
 from dpft.runs.atomic import fsync, fsync_tree
-from dpft.runs.finished import DONE, damages, marked, read_marker
-from dpft.runs.folders import stored_config
+from dpft.runs.folders import DONE, damages, marked, read_marker, stored_config
 from dpft.runs.ledger import read_ledger
 from dpft.runs.record import read_record
 from dpft.sweep.selection.trials import Selection, Trials

@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.plan.metering import Meter
-from dpft.plan.simulate import PretendedAnswers, steps
+from dpft.plan.simulate import Meter, PretendedAnswers, steps
 from dpft.plan.step_shape import shape_of, training_of
 from dpft.privacy.precision import as_on_gpu
 from dpft.privacy.shapes import BLANK, FixedShapes

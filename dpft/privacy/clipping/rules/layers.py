@@ -6,7 +6,6 @@ The scale and shift of a normalisation act elementwise on a normalised input: wi
 and are held. Each layer normalises within one record; layers whose statistics span the batch have
 no rule.
 
-
 **Convolutions**: ``G_i = sum_t g_it p_it^T`` over patches ``p_it`` of the input.
 
 A convolution is a linear layer on the patches its kernel sees (Rochette et al. 2019; Bu et al.
