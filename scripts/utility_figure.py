@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.record import read_table
-from dpft.tasks.metrics.shown import HUNDRED, shown
+from dpft.tasks.scores import HUNDRED, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -111,8 +111,7 @@ def run_trials(
 def _show(selection: Selection, chosen: dict[str, Any], metric: str) -> None:
     """Print what was released, at which price, and what the price leaves out."""
     from dpft.report.comparison import print_guarantee
-    from dpft.tasks.metrics.shown import figure
-    from dpft.tasks.scores import score
+    from dpft.tasks.scores import figure, score
 
     section = chosen["scores"][chosen["config"]["decode"]["split"]]
     value = figure(metric, score(chosen, metric)[1], section.get("signature"))

@@ -28,11 +28,9 @@ from dpft.models.nf4 import check_nf4, pack
 from dpft.plan.simulate import Training
 from dpft.privacy.verification.rules import RECORDS
 from dpft.tasks import load_task
-from dpft.tasks.objectives.causal import LanguageModel
-from dpft.tasks.objectives.classifier import Classifier, Infilling
-from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
-from dpft.tasks.objectives.image import ImageClassifier
-from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.objectives.classifier import Classifier, ImageClassifier, Infilling
+from dpft.tasks.objectives.evaluation import Mixed
+from dpft.tasks.objectives.generation import EncoderDecoder, LanguageModel
 from dpft.tasks.objectives.objective import Batch, Losses
 from dpft.tasks.units import UnitBatch
 from dpft.training.setup import attach_clipper, make_optimizer

@@ -10,8 +10,7 @@ from dpft.config.errors import DpftError
 from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
 from dpft.privacy.spec import style_in
 from dpft.report.gather import Gathered, section
-from dpft.tasks.metrics.shown import shown
-from dpft.tasks.scores import lower_is_better, score
+from dpft.tasks.scores import lower_is_better, score, shown
 
 _CHOICES = ("task.name", "model.name", "adapt.name", "clip.plan", "clip.groups", "optim.name")
 _SEEDS = ("seed", "privacy.noise_seed")

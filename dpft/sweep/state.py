@@ -15,8 +15,7 @@ from dpft.runs.folders import is_intact
 from dpft.runs.record import read_record
 from dpft.sweep.points import SweepPoint, labels
 from dpft.sweep.sweep_folder import SweepFolder
-from dpft.tasks.metrics.shown import figure
-from dpft.tasks.scores import score
+from dpft.tasks.scores import figure, score
 
 WAITING, STARTED, DONE, FAILED = "waiting", "started", "done", "failed"
 

@@ -18,8 +18,8 @@ TASKS: Mapping[str, str] = MappingProxyType(
     {
         "e2e": "dpft.tasks.e2e:E2E",
         "dart": "dpft.tasks.dart:DART",
-        "personachat": "dpft.tasks.personachat:PersonaChat",
-        "samsum": "dpft.tasks.samsum:SAMSum",
+        "personachat": "dpft.tasks.dialogues:PersonaChat",
+        "samsum": "dpft.tasks.dialogues:SAMSum",
         "sst2": "dpft.tasks.glue:SST2",
         "qnli": "dpft.tasks.glue:QNLI",
         "qqp": "dpft.tasks.glue:QQP",

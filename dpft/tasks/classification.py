@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpft.config.errors import DataError, one_of
 from dpft.models.needs import Needs
-from dpft.tasks.metrics import scorers, shown
+from dpft.tasks import scores
+from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.objective import Instance, Prediction
 from dpft.tasks.objectives.record_types import LabelledText
 from dpft.tasks.objectives.template import check_words, parse_template
@@ -39,10 +40,10 @@ class Classes(Task):
     def additional_scores(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         return {
             "baselines": {
-                name: shown.majority([p.references[0] for p in chosen])
+                name: scores.majority([p.references[0] for p in chosen])
                 for name, chosen in _by_subset(predictions).items()
             },
-            **shown.confused(*answers(predictions, self.classes), self.classes),
+            **scores.confused(*answers(predictions, self.classes), self.classes),
         }
 
     def signature(self) -> str:

@@ -33,7 +33,7 @@ from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
 from dpft.runs.lineage import lineage_caveats
 from dpft.tasks import load_task
-from dpft.tasks.metrics.shown import shown
+from dpft.tasks.scores import shown
 from dpft.tasks.task import Task
 from dpft.training.mechanisms import Data, read_data
 from dpft.training.predictions import predict, score_file, write_predictions

@@ -34,12 +34,12 @@ from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
 from dpft.runs.atomic import sha256_file
 from dpft.tasks import TASKS
-from dpft.tasks.metrics.shown import rare
 from dpft.tasks.objectives.encoding import encoded
+from dpft.tasks.objectives.evaluation import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.independence import check_independence
-from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.objective import Instance, Objective, cut_in_encoding
 from dpft.tasks.objectives.record_types import Record
+from dpft.tasks.scores import rare
 from dpft.tasks.task import Task, fingerprint
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.training.held_out import check_scored, held_out_records, must_be_apart

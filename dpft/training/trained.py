@@ -182,7 +182,7 @@ def export(
 
 
 def preprocessor(config: Mapping[str, Any]) -> str:
-    """Return ``preprocessor_config.json``, which does what `dpft.tasks.objectives.image` does."""
+    """Return ``preprocessor_config.json``, which does what `ImageClassifier` of a task does."""
     side = config["image_size"]
     side = side if isinstance(side, int) else side[0]
     content = {

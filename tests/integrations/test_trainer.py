@@ -52,7 +52,7 @@ from dpft.privacy.sampling import PoissonSampler
 from dpft.runs.identity import opened, sealed
 from dpft.runs.ledger import key_from_seed
 from dpft.runs.lineage import read_lineage
-from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.objectives.evaluation import Mixed
 from dpft.tasks.units import Records
 from dpft.training.executors import add_clipped
 from dpft.training.setup import rounds_like

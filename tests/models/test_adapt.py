@@ -16,8 +16,8 @@ from dpft.models.rgp import CarriedLinear
 from dpft.models.trained_part import has_new_head, head_modules, select
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.groups import find_blocks
-from dpft.tasks.objectives.causal import collate, token_nll
 from dpft.tasks.objectives.decode import decode
+from dpft.tasks.objectives.generation import collate, token_nll
 from tests.models.adapted import EXAMPLES, NEEDS, SMALL, adapted, shipped, trained
 from tests.privacy import architectures, pairs
 from tests.privacy.reference import loop_of

@@ -30,8 +30,8 @@ from dpft.privacy.shapes import FixedShapes, padded
 from dpft.privacy.token_losses import token_losses
 from dpft.report.comparison import show
 from dpft.runs import read_ledger
-from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.objectives.evaluation import Mixed
+from dpft.tasks.objectives.generation import Causal
 from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import Records, Users
 from dpft.training.loop import train

@@ -19,8 +19,8 @@ from dpft.config.schema import parse
 from dpft.privacy.shapes import FixedShapes
 from dpft.tasks import load_task
 from dpft.tasks.objectives.encoding import encoded
+from dpft.tasks.objectives.evaluation import Mixed
 from dpft.tasks.objectives.independence import check_independence
-from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.units import Records, Users
 from dpft.training import setup
 from dpft.training.loop import train

@@ -48,7 +48,7 @@ from dpft.privacy.shapes import BLANK
 from dpft.privacy.untouched import Untouched, random_state_kept, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
-from dpft.tasks.objectives.mixed import Mixed, check_supported
+from dpft.tasks.objectives.evaluation import Mixed, check_supported
 from dpft.tasks.objectives.objective import Losses
 from dpft.tasks.units import Records
 from dpft.tasks.views import blocks

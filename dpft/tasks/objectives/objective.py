@@ -117,7 +117,7 @@ class Losses(Protocol):
 
 
 class Objective(Losses, Protocol):
-    """Made by a task for one model; see `dpft.tasks.objectives.causal.Causal`.
+    """Made by a task for one model; see `dpft.tasks.objectives.generation.Causal`.
 
     It may have ``encode_all(records)``, which does the same as ``encode`` for several at once.
     """

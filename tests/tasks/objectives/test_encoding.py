@@ -4,10 +4,9 @@ import pyarrow as pa
 import pytest
 
 from dpft.tasks.objectives import encoding
-from dpft.tasks.objectives.causal import Causal, CausalExample
-from dpft.tasks.objectives.classifier import ClassExample, Classifier
+from dpft.tasks.objectives.classifier import ClassExample, Classifier, ImageExample
 from dpft.tasks.objectives.encoding import Packed, encoded, lengths, pack, schema_of, values
-from dpft.tasks.objectives.image import ImageExample
+from dpft.tasks.objectives.generation import Causal, CausalExample
 from dpft.tasks.objectives.objective import cut_in_encoding
 from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.objectives.tokens import token_ids
