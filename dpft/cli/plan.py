@@ -35,7 +35,7 @@ def main(
     run = parse(compose(overrides or ()))
     with Console(stderr=True).status("simulating a step"):
         from dpft.plan import estimate as plans
-        from dpft.plan.step_shape import shape_of
+        from dpft.plan.estimate import shape_of
         from dpft.report.comparison import print_pairs
 
         shape = shape_of(run, length=length)

@@ -83,7 +83,7 @@ class TrainingCohort:
         """Return this rank's part of a batch, cut into microbatches.
 
         Where ranks must keep in step, microbatches of padding examples
-        (`dpft.privacy.shapes.BLANK`) are added up to the number that the busiest rank has.
+        (`dpft.privacy.sampling.BLANK`) are added up to the number that the busiest rank has.
         """
         return cut(self.share(drawn))
 

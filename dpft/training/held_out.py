@@ -22,8 +22,8 @@ from dpft.privacy.untouched import random_state_kept
 from dpft.runs.atomic import Closing
 from dpft.runs.log import REMEDY, read_log
 from dpft.tasks.objectives.classifier import Choice
-from dpft.tasks.objectives.encoding import encode_all, lengths
 from dpft.tasks.objectives.evaluation import answered, evaluating
+from dpft.tasks.objectives.objective import encode_all, lengths
 from dpft.tasks.objectives.record_types import Record
 from dpft.tasks.task import Task
 

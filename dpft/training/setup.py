@@ -29,15 +29,14 @@ from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.guarantee import own_caveats
 from dpft.privacy.noise import NOISE_VERSION
 from dpft.privacy.policies import Cohort
-from dpft.privacy.shapes import FixedShapes
+from dpft.privacy.sampling import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
 from dpft.runs.atomic import sha256_file
 from dpft.tasks import TASKS
-from dpft.tasks.objectives.encoding import encoded
 from dpft.tasks.objectives.evaluation import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.independence import check_independence
-from dpft.tasks.objectives.objective import Instance, Objective, cut_in_encoding
+from dpft.tasks.objectives.objective import Instance, Objective, cut_in_encoding, encoded
 from dpft.tasks.objectives.record_types import Record
 from dpft.tasks.scores import rare
 from dpft.tasks.task import Task, fingerprint

@@ -13,8 +13,8 @@ from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.models.nf4 import PackedLinear, count, pack, unpack
+from dpft.plan.estimate import StepShape, training_of
 from dpft.plan.simulate import simulated
-from dpft.plan.step_shape import StepShape, training_of
 from dpft.privacy import make_clipper
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run

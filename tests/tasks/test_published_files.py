@@ -9,6 +9,7 @@ import pytest
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import sentences
 from dpft.tasks import TASKS, dart, e2e, load_task, sources
+from dpft.tasks.classification import MNLI, QQP, Columns, read_tsv
 from dpft.tasks.dart import DART, Lexicalisation, read_json
 from dpft.tasks.dialogues import (
     DELIMITER,
@@ -21,7 +22,6 @@ from dpft.tasks.dialogues import (
     read_text,
 )
 from dpft.tasks.e2e import E2E, read_csv
-from dpft.tasks.glue import MNLI, QQP, Columns, read_tsv
 from dpft.tasks.objectives.objective import Prediction
 from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.sources import hub_rows

@@ -44,7 +44,7 @@ from dpft.integrations.transformers.spending import (
 )
 from dpft.privacy import Clipper, LostRecordError, keys, make_clipper
 from dpft.privacy.noise import GaussianNoise
-from dpft.privacy.shapes import BLANK
+from dpft.privacy.sampling import BLANK
 from dpft.privacy.untouched import Untouched, random_state_kept, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic

@@ -3,7 +3,7 @@
 One mechanism is accounted for: ``steps`` releases of a sum of clipped per-example gradients plus
 Gaussian noise of standard deviation ``noise_multiplier`` times the sensitivity, each on a Poisson
 sample that takes every record with probability ``sampling_rate``, and is cut to a largest size if
-``overflow`` says how often that may happen (`dpft.privacy.accounting.step_arguments`). Neighbouring
+``overflow`` says how often that may happen (`dpft.privacy.accounting.rdp`). Neighbouring
 data sets differ by adding or removing one record. Epsilon at a given delta comes from privacy loss
 distributions (PLD; a proven upper bound, and the tightest: a run states it) and from Renyi DP (a
 proven upper bound, about a tenth larger). Two accountants repeat what papers print: the central
@@ -23,10 +23,14 @@ from typing import Any
 import numpy as np
 
 from dpft.privacy.accounting.pld import epsilon_pld, gaussian_epsilon
-from dpft.privacy.accounting.rdp import RDPCurve, composed, epsilon_rdp, rdp_curve, run_curve
-from dpft.privacy.accounting.step_arguments import (
+from dpft.privacy.accounting.rdp import (
+    RDPCurve,
+    composed,
+    epsilon_rdp,
     fitting_size,
     overflow,
+    rdp_curve,
+    run_curve,
     spent,
     steps_for,
     validate,

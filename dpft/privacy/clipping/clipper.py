@@ -119,7 +119,7 @@ class Clipper:
     1e-5 of the threshold for each record of the batch, and up to some percent for each where the
     terms of the one record's gradient cancel almost all of each other. Where anything is in half
     precision it adds up to half a percent for each, unless the shapes that a record is computed in
-    depend on that record alone (`dpft.privacy.shapes`, ``real`` of `backward`). Sums that are
+    depend on that record alone (`dpft.privacy.sampling`, ``real`` of `backward`). Sums that are
     formed in bfloat16 are within the bound that `dpft.privacy.precision` proves.
     """
 

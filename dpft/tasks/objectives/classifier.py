@@ -21,11 +21,16 @@ from transformers import PreTrainedTokenizerBase
 
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
-from dpft.privacy.shapes import padded
+from dpft.privacy.sampling import padded
 from dpft.tasks.objectives.evaluation import in_batches
 from dpft.tasks.objectives.objective import Batch, Instance, Objective, Prediction
-from dpft.tasks.objectives.record_types import LabelledImage, LabelledText
-from dpft.tasks.objectives.template import MASK, TEXTS, parse_template
+from dpft.tasks.objectives.record_types import (
+    MASK,
+    TEXTS,
+    LabelledImage,
+    LabelledText,
+    parse_template,
+)
 from dpft.tasks.objectives.tokens import pad
 
 if TYPE_CHECKING:
@@ -209,7 +214,7 @@ class Infilling(TextChoice):
     Of two texts that are too long the longer is cut first, at its end, and the template never.
 
     Args:
-        template: see `dpft.tasks.objectives.template.parse_template`.
+        template: see `dpft.tasks.objectives.record_types.parse_template`.
         label_words: the word of each class; looked up with a leading space, as in a sentence.
     """
 

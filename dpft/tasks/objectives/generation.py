@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dpft.config.schema import Decode
-from dpft.privacy.shapes import padded
+from dpft.privacy.sampling import padded
 from dpft.privacy.token_losses import token_losses
 from dpft.tasks.objectives.decode import decode
 from dpft.tasks.objectives.evaluation import in_batches

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 
 from dpft.config.errors import ModelError
 from dpft.privacy import make_clipper
-from dpft.privacy.shapes import FixedShapes
+from dpft.privacy.sampling import FixedShapes
 from dpft.tasks.objectives.classifier import ClassExample, Classifier
 from dpft.tasks.objectives.evaluation import Mixed
 from dpft.tasks.objectives.generation import Causal, CausalExample
