@@ -33,8 +33,8 @@ JOURNAL = ROOT / "build/mutation.jsonl"
 PAIRS = """
 privacy/noise privacy/mechanism privacy/quantiles privacy/policies: privacy/test_noise \
 privacy/test_mechanism privacy/test_quantiles privacy/clipping/test_single_process
-privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling privacy/test_keystream \
-tasks/test_units
+privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling privacy/test_shapes \
+privacy/test_keystream tasks/test_units
 privacy/clipping/plans privacy/clipping/batch privacy/clipping/clipper: \
 privacy/clipping/test_plans privacy/clipping/test_clipper privacy/clipping/test_users \
 privacy/clipping/test_traps privacy/test_precision

@@ -66,18 +66,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 _REDUCED = ("tf32", "bf16")
 
 
-def _backends() -> tuple[Any, ...]:
-    b: Any = torch.backends
-    return b.cuda.matmul, b.cudnn.conv, b.mkldnn.matmul, b.mkldnn.conv
-
-
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Within this context products are rounded once, to float32, and so are their partial sums."""
-    changed = [(b, b.fp32_precision) for b in _backends() if b.fp32_precision in _REDUCED]
+    b: Any = torch.backends
+    products = (b.cuda.matmul, b.cudnn.conv, b.mkldnn.matmul, b.mkldnn.conv)
+    changed = [(kind, kind.fp32_precision) for kind in products if kind.fp32_precision in _REDUCED]
     for backend, _ in changed:
         backend.fp32_precision = "ieee"
-    cuda: Any = torch.backends.cuda.matmul
+    cuda = b.cuda.matmul
     # A product that is cut along its sum may add up the parts in bfloat16.
     reduced = cuda.allow_bf16_reduced_precision_reduction
     if reduced:

@@ -12,8 +12,7 @@ from dpft.config.errors import ConfigError, suggestion
 if TYPE_CHECKING:
     from dpft.tasks.task import Task
 
-# The class of each task. Others are named by `task.name=your.module:YourTask`, or by the entry
-# point of their package (`dpft.config.plugins`).
+# The class of each task. Others are named by `task.name=your.module:YourTask`.
 TASKS: Mapping[str, str] = MappingProxyType(
     {
         "e2e": "dpft.tasks.e2e:E2E",
