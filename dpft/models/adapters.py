@@ -1,4 +1,4 @@
-"""What is added to a frozen model, by peft: LoRA, and prefix tuning.
+"""Additions to a frozen model, by peft: LoRA, and prefix tuning.
 
 LoRA (Hu et al. 2021) is a low-rank update of the frozen projections of attention. In prefix tuning
 (Li & Liang 2021) keys and values before every record are trained: each attention layer sees

@@ -2,9 +2,9 @@
 
 Names of classes, columns of the hub and what CIFAR's archives hold are in ``images.yaml``.
 
-A class of the generated sample is a pattern and a colour: every image is one shape or texture, at a
-place and of a size of its own, before a dull background with noise. Nothing is taken from any data
-set but the format.
+A class of the generated sample is a pattern and a colour: every image is one shape or texture,
+whose place and size vary, before a dull background with noise. Nothing is taken from any data set
+but the format.
 """
 
 from __future__ import annotations

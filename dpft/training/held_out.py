@@ -18,7 +18,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Evaluate, Run
 from dpft.parallel.cohort import together
 from dpft.privacy import microbatches
-from dpft.privacy.untouched import random_state_kept
+from dpft.privacy.checks import random_state_kept
 from dpft.runs.atomic import Closing
 from dpft.runs.log import REMEDY, read_log
 from dpft.tasks.objectives.classifier import Choice

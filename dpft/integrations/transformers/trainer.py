@@ -43,9 +43,9 @@ from dpft.integrations.transformers.spending import (
     manifest_of,
 )
 from dpft.privacy import Clipper, LostRecordError, keys, make_clipper
+from dpft.privacy.checks import Untouched, random_state_kept, written
 from dpft.privacy.noise import GaussianNoise
 from dpft.privacy.sampling import BLANK
-from dpft.privacy.untouched import Untouched, random_state_kept, written
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
 from dpft.tasks.objectives.evaluation import Mixed, check_supported

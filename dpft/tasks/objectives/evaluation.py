@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from dpft.config.errors import ConfigError, ModelError
 from dpft.parallel.cohort import together
-from dpft.privacy.untouched import random_state_kept
+from dpft.privacy.checks import random_state_kept
 from dpft.tasks.objectives.objective import Batch, Losses
 from dpft.tasks.views import blocks
 
