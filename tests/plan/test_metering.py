@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpft.plan.metering import Meter, Operation, Operations
-from dpft.plan.simulate import PretendedAnswers, give_storages
+from dpft.plan.simulate import Meter, Operation, Operations, PretendedAnswers, give_storages
 from dpft.privacy import make_clipper, precision, token_losses
 from tests.privacy.reference import clear
 from tests.privacy.small_models import adapted, causal_losses

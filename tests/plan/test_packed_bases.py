@@ -3,8 +3,8 @@
 from dpft.config.compose import compose
 from dpft.config.schema import parse
 from dpft.models.nf4 import PackedLinear, count
+from dpft.plan.estimate import StepShape, training_of
 from dpft.plan.simulate import simulated
-from dpft.plan.step_shape import StepShape, training_of
 from tests.models.test_frozen_dtype import PACKED, ROUNDED, lora, packs
 
 

@@ -26,12 +26,12 @@ from transformers import PrinterCallback
 from dpft.config.schema import Optim
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.quantiles import Quantiles
-from dpft.privacy.shapes import FixedShapes, padded
+from dpft.privacy.sampling import FixedShapes, padded
 from dpft.privacy.token_losses import token_losses
 from dpft.report.comparison import show
 from dpft.runs import read_ledger
-from dpft.tasks.objectives.causal import Causal
-from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.objectives.evaluation import Mixed
+from dpft.tasks.objectives.generation import Causal
 from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import Records, Users
 from dpft.training.loop import train
@@ -158,7 +158,7 @@ def mechanism_of(clipper: Any, units: int, steps: int, **more: Any) -> Mechanism
 
 
 def own_loop(condition: str, present: bool, folder: Path) -> dict[str, Any]:
-    """A loop around `make_clipper`; in bfloat16, in fixed shapes as `dpft.privacy.shapes` says."""
+    """A loop around `make_clipper`; in bfloat16, in the fixed shapes of `dpft.privacy.sampling`."""
     rows, model, half = records(condition, present), Tagger(), condition == OVERFLOW
     clipper = make_clipper(model, "bk", threshold=0.1)
     mechanism = mechanism_of(clipper, len(rows), MANY if condition in (INFINITE, STEEP) else STEPS)
