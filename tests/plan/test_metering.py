@@ -133,6 +133,7 @@ def test_products_of_norms_and_sums_are_in_bfloat16(style, lora, monkeypatch):
 
 def test_logits_are_held_once_and_a_second_time_where_another_backward_is_to_come(monkeypatch):
     monkeypatch.setattr(token_losses, "_PIECE", 2**10)
+    monkeypatch.setattr(token_losses, "_SHARE", 64)
     targets = torch.randint(4000, (4, 64))
 
     def held(function, **options):
