@@ -33,13 +33,13 @@ JOURNAL = ROOT / "build/mutation.jsonl"
 PAIRS = """
 privacy/noise privacy/mechanism privacy/quantiles privacy/policies: privacy/test_noise \
 privacy/test_mechanism privacy/test_quantiles privacy/clipping/test_single_process
-privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling privacy/test_keystream \
-tasks/test_units
+privacy/keys privacy/sampling: privacy/test_noise privacy/test_sampling privacy/test_shapes \
+privacy/test_keystream tasks/test_units
 privacy/clipping/plans privacy/clipping/batch privacy/clipping/clipper: \
 privacy/clipping/test_plans privacy/clipping/test_clipper privacy/clipping/test_users \
 privacy/clipping/test_traps privacy/test_precision
 privacy/accounting/rdp privacy/accounting/__init__: privacy/test_accounting
-runs/ledger runs/noise_key: runs/test_ledger runs/test_noise_key runs/test_directory
+runs/ledger: runs/test_ledger runs/test_noise_key runs/test_directory
 training/loop training/session: training/test_loop training/test_session training/test_continuing \
 parallel/test_steps audit/test_audited_runs
 tasks/units: tasks/test_units privacy/clipping/test_users

@@ -1,6 +1,6 @@
 """The public text that the bundled tiny model is pretrained on: restaurants in the form of E2E.
 
-Everything is made up, with many wordings and many names; ``dpft.tasks.samples.restaurants`` has
+Everything is made up, with many wordings and many names; ``dpft.tasks.e2e`` has
 other ones.
 """
 
@@ -11,8 +11,9 @@ from typing import cast
 
 import yaml
 
-from dpft.tasks.samples import Words, article, restaurants, upper
-from dpft.tasks.samples.restaurants import Record, Split, gaps_of
+from dpft.tasks import e2e
+from dpft.tasks.e2e import Record, Split, gaps_of
+from dpft.tasks.samples import Words, article, upper
 
 _TEXT = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _WORDS: dict[str, Words] = _TEXT["words"]
@@ -111,7 +112,7 @@ def _reference(record: Record, rng: random.Random) -> str:
 
 
 def _record(rng: random.Random) -> Record:
-    chosen = restaurants.attributes(rng)
+    chosen = e2e.attributes(rng)
     record = {"name": _name(rng)}
     for attribute in chosen:
         near = attribute == "near"
@@ -121,7 +122,7 @@ def _record(rng: random.Random) -> Record:
 
 def generate(split: Split, count: int, seed: int = 0) -> list[tuple[str, str]]:
     """Return ``count`` pairs (mr, ref) of the public part."""
-    return restaurants.generate(
+    return e2e.generate(
         split, count, seed, part="public", record=_record, reference=_reference,
         fewest=1 if split == "train" else 3,
     )  # fmt: skip

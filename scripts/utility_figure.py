@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.record import read_table
-from dpft.tasks.metrics.shown import shown
+from dpft.tasks.scores import shown
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 TITLE = "E2E, all 42,061 records\nGPT-2 of 0.76 million parameters, 10 epochs"

@@ -26,7 +26,7 @@ _SERVER.set_forkserver_preload(
         *("prv_accountant", "dp_accounting.rdp", "dp_accounting.pld.privacy_loss_distribution"),
         *("sacrebleu", "rouge_score.rouge_scorer", "dpft.tasks.metrics.e2e_scores"),
         *("dpft.tasks.own_texts", "dpft.tasks.task", "dpft.tasks.classification"),
-        *("dpft.tasks.samples.repair_shop", "dpft.tasks.objectives.causal", "dpft.models.lora"),
+        *("dpft.tasks.samples.texts", "dpft.tasks.objectives.generation", "dpft.models.adapters"),
         *("pandas", "peft", "transformers.models.gpt2.modeling_gpt2"),
         *("dpft.parallel.parts", "dpft.parallel.sharded", "dpft.parallel.pipeline"),
         "tests.warm",

@@ -14,7 +14,6 @@ from dpft.training.mechanisms import read_data
 from dpft.training.progress import Progress
 from dpft.training.session import Session
 from dpft.training.setup import Prepared, prepare
-from dpft.training.trackers import Tracking
 
 WORDS = [
     "task=sst2",
@@ -48,19 +47,11 @@ def ready(run: Run, cohort=None) -> Iterator[tuple[Prepared, runs.RunDirectory, 
             prepared.parts.clipper.close()
 
 
-def taken(run: Run, cohort=None) -> Session:
-    """A session whose steps are all taken, tracked if the run is."""
-    with ready(run, cohort) as (prepared, directory, progress):
-        tracked = run.track.name != "none"
-        tracking = Tracking(run, directory.path, progress.warn) if tracked else nullcontext()
-        with tracking as tracker, Session(prepared) as session:
-            session.train(tracker)
-        return session
-
-
 def trained(run: Run, cohort=None) -> Prepared:
-    """All steps taken, neither decoded nor recorded."""
-    return taken(run, cohort).prepared
+    """All steps taken, neither tracked, decoded nor recorded."""
+    with ready(run, cohort) as (prepared, _, _), Session(prepared) as session:
+        session.train()
+        return prepared
 
 
 class Killed(BaseException):

@@ -79,13 +79,13 @@ class Result:
 def live(raw: dict[str, Any], operations: int | None) -> None:
     """Live one life of a run; SIGKILL ends it at that many operations on its files, if ever."""
     from dpft.config.schema import parse
-    from dpft.tasks.metrics import coco, java
+    from dpft.tasks.metrics import coco
     from dpft.training.run import run_experiment
 
     # Java takes a second and has no part in what is tested.
     coco.ptb_tokenize = lambda texts: [text.lower() for text in texts]  # type: ignore
     coco.meteor = lambda captions, grouped: len(captions) / (1 + len(grouped))  # type: ignore
-    java.java_version = lambda: "none"  # type: ignore
+    coco.java_version = lambda: "none"  # type: ignore
     # The secret keys of all runs are the same, and so are their noise and their batches.
     os.urandom = lambda count: bytes(range(count))
     counter = Operations(Path(raw["runs_dir"], raw["name"]), operations)

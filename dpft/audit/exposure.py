@@ -1,25 +1,71 @@
-"""Measure the exposure of secrets in the training data: Li et al. 2022, appendix M.
+"""Checks of an audited run, the secrets that are planted in its data, and their exposure.
 
-A secret is a text of random words after a prefix in the form of the data. Its *exposure* is
-``-log2 P[nll of another text <= nll of the secret]`` in bits, about 1 where nothing was learnt of
-it, and near ``log2(V^l)`` where it can be read out of the model (Carlini et al. 2019). The
-probability is that of a skew-normal distribution fitted to other texts, which are too many to rank.
+Exposure is measured as in appendix M of Li et al. 2022. A secret is a text of random words after a
+prefix in the form of the data. Its *exposure* is ``-log2 P[nll of another text <= nll of the
+secret]`` in bits, about 1 where nothing was learnt of it, and near ``log2(V^l)`` where it can be
+read out of the model (Carlini et al. 2019). The probability is that of a skew-normal distribution
+fitted to other texts, which are too many to rank.
+
+``docs/how-to/audit.md`` explains what each kind of canaries can show and what it cannot.
 """
+
+from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dpft.config.errors import ConfigError
-from dpft.config.schema import Audit
+from dpft.config.schema import Audit, Run
 from dpft.privacy import keys
 from dpft.tasks.objectives.objective import Instance
 from dpft.tasks.objectives.record_types import Record, TextRecord
+
+if TYPE_CHECKING:
+    from dpft.models.load import LoadedModel
+    from dpft.tasks.task import Task
+
+
+def check(run: Run, task: Task) -> None:
+    """Raise ConfigError for an audit that means nothing for this run."""
+    audit, noun = run.audit, task.unit_noun
+    typed = f"audit.gradients={audit.gradients} audit.secrets={audit.secrets}"
+    for wrong, why in (
+        (
+            audit.gradients and not run.clip.private,
+            "clip=none, which guarantees nothing that could be refuted; type audit=none",
+        ),
+        (
+            audit.gradients and run.privacy.sampling != "poisson",
+            f"sampling={run.privacy.sampling}, which claims no epsilon that canaries could "
+            "refute, or another one; type sampling=poisson",
+        ),
+        (
+            audit.secrets and noun != "record",
+            f"{noun}s as units of privacy: secrets are single records; type audit.secrets=0",
+        ),
+        (
+            audit.secrets and (task.needs.kind != "causal" or task.unconditional),
+            f"task={task.name}, which writes no text after another; expected a task such as "
+            "e2e: type audit.secrets=0",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(f"got {typed} with {why}")
+
+
+def plant(run: Run, loaded: LoadedModel) -> Planted | None:
+    """Return the secrets, if the run is to have any."""
+    if not run.audit.secrets:
+        return None
+    secrets, words = make_secrets(loaded.text_tokenizer, run.audit.secrets, run.seed)
+    return Planted(secrets, words, run.audit, run.seed)
+
 
 Array = npt.NDArray[np.float64]
 

@@ -108,7 +108,7 @@ def plan_verb(
     run = parse(compose(overrides or ()))
     with Console(stderr=True).status("simulating a step"):
         from dpft.plan import estimate as plans
-        from dpft.plan.step_shape import shape_of
+        from dpft.plan.estimate import shape_of
         from dpft.report.comparison import print_pairs
 
         shape = shape_of(run, length=length)

@@ -47,7 +47,7 @@ def score_verb(
         return
     from dpft import runs
     from dpft.report.comparison import print_pairs, print_remarks
-    from dpft.tasks.metrics.shown import cautions, figure
+    from dpft.tasks.scores import cautions, figure
 
     for name, section in results.items():
         constant = {

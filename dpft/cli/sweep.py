@@ -18,7 +18,7 @@ from dpft.report.console import Console
 from dpft.report.cost import remarks
 from dpft.report.terminal import echo, secho, warn
 from dpft.runs.directory import DirectoryLock
-from dpft.runs.finished import is_intact
+from dpft.runs.folders import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
 from dpft.sweep.points import (
@@ -177,7 +177,7 @@ def choose(
     """
     from dpft.config.offline import stay_offline_if_unreachable
     from dpft.privacy.rounding import up
-    from dpft.runs.finished import RECORD, damages
+    from dpft.runs.folders import RECORD, damages
     from dpft.runs.record import read_record
     from dpft.sweep.selection import Selection, Trials, best, check, draw, price, release
     from dpft.tasks import load_task
@@ -253,8 +253,7 @@ def run_trials(
 def _show(selection: "Selection", chosen: dict[str, Any], metric: str) -> None:
     """Print what was released, at which price, and what the price leaves out."""
     from dpft.report.comparison import print_guarantee
-    from dpft.tasks.metrics.shown import figure
-    from dpft.tasks.scores import score
+    from dpft.tasks.scores import figure, score
 
     section = chosen["scores"][chosen["config"]["decode"]["split"]]
     value = figure(metric, score(chosen, metric)[1], section.get("signature"))

@@ -46,8 +46,7 @@ def export_verb(
     """
     from dpft.report.card import loader
     from dpft.report.comparison import print_guarantee
-    from dpft.training.exported import export
-    from dpft.training.trained import loaded_run
+    from dpft.training.trained import export, loaded_run
 
     trained, folder = loaded_run(path), to or path / "export"
     shape = export(trained, folder, merge=merge, base=base)

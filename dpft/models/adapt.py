@@ -33,11 +33,11 @@ def adapt(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -> Load
             return loaded
         # Each imports its own: peft takes a second.
         case "lora":
-            from dpft.models.lora import with_lora
+            from dpft.models.adapters import with_lora
 
             return with_lora(loaded, settings, needs, seed)
         case "prefix":
-            from dpft.models.prefix import with_prefix
+            from dpft.models.adapters import with_prefix
 
             return with_prefix(loaded, settings, needs, seed)
         case "rgp":

@@ -26,9 +26,14 @@ from dpft.privacy.clipping.rules import (
     UnsupportedLayerError,
     Use,
 )
-from dpft.privacy.clipping.rules.conv import ConvRule, ConvUse
 from dpft.privacy.clipping.rules.interface import floor, trains
-from dpft.privacy.clipping.rules.layers import EmbeddingRule, LinearRule, NormRule
+from dpft.privacy.clipping.rules.layers import (
+    ConvRule,
+    ConvUse,
+    EmbeddingRule,
+    LinearRule,
+    NormRule,
+)
 
 
 class ScaledEmbeddingRule(EmbeddingRule):

@@ -36,8 +36,7 @@ from dpft.models.architecture import (
 from dpft.models.families import StandIn, standin
 from dpft.models.files import Files
 from dpft.models.needs import Needs
-from dpft.runs.finished import check_whole
-from dpft.runs.folders import check_no_trial
+from dpft.runs.folders import check_no_trial, check_whole
 from dpft.runs.lineage import FILE as ANCESTRY
 from dpft.runs.lineage import read_lineage
 

@@ -97,7 +97,7 @@ def load_saved(settings: Model, needs: Needs, seed: int, folder: Path) -> Loaded
     loaded = load_model(trained, needs, seed, own=True)
     if not holds_prefix(folder / ADAPTER / ADAPTER_CONFIG):
         return loaded
-    from dpft.models.prefix import load_prefix
+    from dpft.models.adapters import load_prefix
 
     return load_prefix(loaded, folder / ADAPTER)
 

@@ -53,7 +53,7 @@ def _collective() -> Iterator[None]:
 class TrainingCohort:
     """The ranks of a run: here one; the layouts with several ranks are its subclasses.
 
-    It has what `dpft.privacy.processes.Cohort` asks, and what training asks. Methods are
+    It has what `dpft.privacy.policies.Cohort` asks, and what training asks. Methods are
     collectives: every rank calls them, in the same order.
 
     Attributes:
@@ -83,7 +83,7 @@ class TrainingCohort:
         """Return this rank's part of a batch, cut into microbatches.
 
         Where ranks must keep in step, microbatches of padding examples
-        (`dpft.privacy.shapes.BLANK`) are added up to the number that the busiest rank has.
+        (`dpft.privacy.sampling.BLANK`) are added up to the number that the busiest rank has.
         """
         return cut(self.share(drawn))
 

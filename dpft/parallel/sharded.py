@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from dpft.parallel.cohort import Pieces, Replicas
 from dpft.privacy import UnsupportedLayerError
-from dpft.privacy.shapes import BLANK
+from dpft.privacy.sampling import BLANK
 
 # Renamed in torch 2.13.
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

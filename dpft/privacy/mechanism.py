@@ -40,7 +40,7 @@ class Mechanism:
         thresholds: clipping threshold of each group, ``C_k``; empty means no clipping. Where
             thresholds adapt: the estimates that the first step begins with.
         delta: failure probability of the guarantee.
-        sampling: ``poisson``, ``truncated_poisson`` (`dpft.privacy.accounting.step_arguments`), or
+        sampling: ``poisson``, ``truncated_poisson`` (`dpft.privacy.accounting.rdp`), or
             ``shuffle`` (accounted as Poisson, and labelled so).
         target_epsilon: the budget that ``noise_multiplier`` was calibrated to, if it was.
         accountant: which accountant calibrated it.

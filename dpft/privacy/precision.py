@@ -9,6 +9,46 @@ Factors that are in bfloat16 already need no rounding. The product of two such n
 16 significant bits and is exact in float32, so that hardware for bfloat16 that adds up in float32
 computes what float32 would, many times faster: `mm`, `bmm` and `addmm_` use it on a GPU that has
 it, and multiply the same numbers in float32 elsewhere.
+
+**Sums in bfloat16: what is rounded there, and how much a clip factor must allow for it.**
+
+Under autocast a linear layer has its input ``a`` and output gradient ``g`` in bfloat16, and the
+sum ``sum_i c_i sum_t g_it a_it^T`` is a product in bfloat16 too, if the clip factor is multiplied
+into one of them: ``a``, rounded again. Record ``i`` adds not ``c G`` but ``X = sum_t g_t b_t^T``
+with ``b_t`` the rounded ``c a_t``. Products of such numbers are exact in float32, and what adding
+them up in float32 loses is counted as everywhere (`rules.base.floor` of clipping). What is left is
+``b_t``.
+
+Guarantee: with the factor of the norm ``n + r``, no record adds more than its threshold, where
+
+    r = u sqrt(sum_W Q_W^2),  Q^2 = sum_ts |<g_t, g_s>| (|a_t| + f) (|a_s| + f),
+
+over the weights ``W`` of a group that are summed so. Proof, for ``c >= SMALLEST``:
+
+1. In float32 ``x = c a_tj (1 + e1) + z1`` with ``|e1| <= 2^-24``, and in bfloat16, of 8
+   significant bits, ``b_tj = x (1 + e2) + z2`` with ``|e2| <= 2^-8``: both round to the nearest.
+   Results below the smallest normal number may become a multiple of something, or zero:
+   ``|z| <= 2^-126``. Nothing overflows for ``c <= 1``, since ``a_tj`` did not.
+2. So ``b_t = c a_t + d_t`` with ``|d_tj| <= v c |a_tj| + 2^-125``, ``v = 2^-8 (1 + 2^-15)``. With
+   up to 2^26 inputs ``|d_t| <= v c |a_t| + 2^-112``, and since ``v c f > 2^-110`` for
+   ``f = 2^-40`` and ``c >= 2^-60``, ``|d_t| <= v c (|a_t| + f)``.
+3. ``X = c G + D`` with ``D = sum_t g_t d_t^T`` and ``|D|^2 = sum_ts <g_t, g_s> <d_t, d_s>``, at
+   most ``sum_ts |<g_t, g_s>| |d_t| |d_s| <= (v c Q)^2``.
+4. Over the weights of a group, and with all of its other gradients, which are summed in float32,
+   ``|X| <= c (n + v sqrt(sum Q_W^2))`` by the triangle inequality. Several uses of one weight are
+   one use of more positions.
+5. ``u = 2^-8 (1 + 2^-6)`` instead of ``v`` covers the rounding of ``Q``. An inner product in
+   float32 is off by a few roundings of ``|g_t| |g_s|``; ``2^-16 |g_t| |g_s|`` is added to each,
+   times ``|a_t| |a_s|``: a sixteenth of ``f`` would do in step 2, and its rest covers its own.
+6. Both clip functions give ``c <= C / (n + r)``, so that ``|X| <= C``. A smaller factor than
+   ``SMALLEST``, of a norm 1e18 times the threshold, counts as 0.
+
+``Q`` is the norm that the gradient would have if inputs of different positions were parallel, and
+output gradients as nearly so as they are: twice the norm for a pretrained GPT-2, so a clipped
+record is shorter than ``C`` by a hundredth. For a rounded ``g`` it would be larger. The weaker
+bound ``Q <= S = sum_t |g_t| (|a_t| + f)``, 3 to 8 times the norm there, is for where no Gram
+matrix is formed: with one position, where all three are the same, and with `lee_kifer`. Gradients
+that are formed and kept are multiplied with their factors in float32 and need none of this.
 """
 
 import warnings
@@ -19,24 +59,22 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 _REDUCED = ("tf32", "bf16")
 
 
-def _backends() -> tuple[Any, ...]:
-    b: Any = torch.backends
-    return b.cuda.matmul, b.cudnn.conv, b.mkldnn.matmul, b.mkldnn.conv
-
-
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Within this context products are rounded once, to float32, and so are their partial sums."""
-    changed = [(b, b.fp32_precision) for b in _backends() if b.fp32_precision in _REDUCED]
+    b: Any = torch.backends
+    products = (b.cuda.matmul, b.cudnn.conv, b.mkldnn.matmul, b.mkldnn.conv)
+    changed = [(kind, kind.fp32_precision) for kind in products if kind.fp32_precision in _REDUCED]
     for backend, _ in changed:
         backend.fp32_precision = "ieee"
-    cuda: Any = torch.backends.cuda.matmul
+    cuda = b.cuda.matmul
     # A product that is cut along its sum may add up the parts in bfloat16.
     reduced = cuda.allow_bf16_reduced_precision_reduction
     if reduced:
@@ -155,3 +193,39 @@ def _widened(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Both in one type, float32 at least: products of numbers in bfloat16 are exact there."""
     dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
     return x.to(dtype), y.to(dtype)
+
+
+SMALLEST = 2.0**-60
+"""The smallest clip factor that is multiplied into a number in bfloat16."""
+
+_UNIT = 2.0**-8 * (1 + 2.0**-6)
+LEAST_LENGTH = 2.0**-40
+_PRODUCT_ROUNDING = 2.0**-16
+
+
+def scaled_halves(a: Tensor, weights: Tensor) -> Tensor:
+    """Return ``weights[i] a[i]`` in bfloat16, ``(B, T, d)``: float32 products, rounded once."""
+    kept = F.threshold(weights, SMALLEST, 0.0)
+    return torch.mul(a, kept[:, None, None], out=torch.empty_like(a))
+
+
+def rounding_by_gram(gram_a: Tensor, gram_g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``(u Q)^2`` and ``(sum_t |a_t| |g_t|)^2``, ``(B,)``, from Gram matrices."""
+    squares = [gram.diagonal(dim1=1, dim2=2) for gram in (gram_a, gram_g)]
+    a, g = torch.stack(squares).clamp_(min=0).sqrt_()
+    product = (a * g).sum(1).square()
+    a = a + LEAST_LENGTH
+    # Not by einsum, which looks for an order of products at every call: a GPU waits meanwhile.
+    squared = torch.bmm(a[:, None], torch.bmm(gram_g.abs(), a[:, :, None])).flatten()
+    return allowance(squared, product), product
+
+
+def allowance(squared: Tensor, product: Tensor) -> Tensor:
+    """``(u Q)^2`` from ``Q^2`` and what bounds the roundings of its terms; in place of ``Q^2``."""
+    return squared.add_(product, alpha=_PRODUCT_ROUNDING).mul_(_UNIT**2)
+
+
+def rounding_by_lengths(a: Tensor, g: Tensor) -> Tensor:
+    """Return ``(u S)^2`` of each record from ``|a_t|`` and ``|g_t|``, ``(B, T)`` each."""
+    terms: Tensor = ((a + LEAST_LENGTH) * g).sum(1)
+    return _UNIT**2 * (1 + _PRODUCT_ROUNDING) * terms.square()

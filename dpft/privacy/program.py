@@ -17,10 +17,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
+from dpft.privacy.checks import random_state_kept
 from dpft.privacy.clipping import Clipper
 from dpft.privacy.clipping.clipper import Sums
 from dpft.privacy.precision import on_device
-from dpft.privacy.untouched import random_state_kept
 
 Backend = Literal["inductor", "graph"]
 """What runs a program: compiled code, or the operations of the graph one by one (for tests)."""

@@ -12,8 +12,7 @@ from dpft.privacy.clipping import groups as partitions
 from dpft.privacy.clipping.clipper import Clipper
 from dpft.privacy.clipping.groups import CLIP_FUNCTIONS, ClipFunction
 from dpft.privacy.clipping.rules import LayerRules, Rule, UnsupportedLayerError
-from dpft.privacy.policies import QuantileThresholds, ThresholdPolicy
-from dpft.privacy.processes import Cohort
+from dpft.privacy.policies import Cohort, QuantileThresholds, ThresholdPolicy
 from dpft.privacy.quantiles import Quantiles
 from dpft.privacy.spec import PLANS, STYLES, TWO_BACKWARDS, Partition
 from dpft.privacy.verification.checker import Checker, Guard

@@ -15,7 +15,7 @@ from dpft.report import statements
 from dpft.report.text_table import inline
 from dpft.runs.atomic import write_atomic
 from dpft.runs.lineage import FILE, lineage_of
-from dpft.tasks.metrics.shown import cautions, shown
+from dpft.tasks.scores import cautions, shown
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -17,7 +17,7 @@ from dpft.report.statements import SEEN, may_be_seen
 from dpft.report.text_table import TextTable, markdown_table
 from dpft.runs.folders import run_names
 from dpft.runs.lineage import ambiguous, first_weights
-from dpft.tasks.metrics.shown import cautions_of, figure, recalls
+from dpft.tasks.scores import cautions_of, figure, recalls
 
 Row = dict[str, str]
 _LARGE = 1e6  # beyond it the digits of an epsilon say nothing

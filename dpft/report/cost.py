@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpft.config.published import PUBLISHED_TASKS
 from dpft.privacy.guarantee import SHUFFLED, Guarantee
 from dpft.privacy.rounding import delta, up
-from dpft.runs.ledger import LedgerContents
-from dpft.runs.noise_key import key_fingerprint, key_from_seed
+from dpft.runs.ledger import LedgerContents, key_fingerprint, key_from_seed
 
 if TYPE_CHECKING:
     from dpft.privacy.accounting import RDPCurve

@@ -23,12 +23,18 @@ from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
 from dpft.privacy.guarantee import Guarantee
 from dpft.privacy.spec import style_in
 from dpft.runs.atomic import parse_json
-from dpft.runs.finished import CONFIG, GENERATIONS, LEDGER, RECORD, damages
-from dpft.runs.folders import generations_files, is_set_aside
+from dpft.runs.folders import (
+    CONFIG,
+    GENERATIONS,
+    LEDGER,
+    RECORD,
+    damages,
+    generations_files,
+    is_set_aside,
+)
 from dpft.runs.ledger import LedgerContents, read_ledger
 from dpft.runs.record import read_record
-from dpft.tasks.metrics.shown import shown
-from dpft.tasks.scores import impossible_share, lower_is_better, score
+from dpft.tasks.scores import impossible_share, lower_is_better, score, shown
 
 T = TypeVar("T")
 _DO_NOT_RELY = "do not rely on the guarantee before you know why"

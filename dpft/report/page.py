@@ -46,7 +46,7 @@ from dpft.report.terminal import clock, plain
 from dpft.report.text_table import environment
 from dpft.runs.ledger import LedgerContents
 from dpft.runs.lineage import base_model
-from dpft.tasks.metrics.shown import cautions_of, figure, shown
+from dpft.tasks.scores import cautions_of, figure, shown
 
 _MOST_COLUMNS = 5
 # Rates of false alarms of a test that asks whether a record was used.

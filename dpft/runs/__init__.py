@@ -20,7 +20,7 @@ from dpft.runs.atomic import disk_report, fsync_tree
 from dpft.runs.checkpoint import Checkpoint, load_private_state, save_private_state
 from dpft.runs.directory import RunDirectory
 from dpft.runs.environment import environment
-from dpft.runs.finished import (
+from dpft.runs.folders import (
     check_whole,
     damages,
     is_finished,
@@ -28,10 +28,17 @@ from dpft.runs.finished import (
     replacing,
 )
 from dpft.runs.identity import config_hash
-from dpft.runs.ledger import Ledger, check_ledger, made_at_the_end, read_ledger
+from dpft.runs.ledger import (
+    Ledger,
+    check_ledger,
+    key_fingerprint,
+    keyed_fingerprint,
+    made_at_the_end,
+    read_ledger,
+    run_key,
+)
 from dpft.runs.lineage import base_model
 from dpft.runs.log import NORMS, MetricsLog, norms_of, read_norms
-from dpft.runs.noise_key import key_fingerprint, keyed_fingerprint, run_key
 from dpft.runs.record import SCHEMA_VERSION, RunRecord, read_record, update_record, write_record
 
 __all__ = [

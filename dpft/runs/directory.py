@@ -23,11 +23,9 @@ from dpft.runs.atomic import (
     temporary_of,
     write_atomic,
 )
-from dpft.runs.finished import DONE, is_finished, marked
-from dpft.runs.folders import GENERATIONS, generations_file
+from dpft.runs.folders import DONE, GENERATIONS, generations_file, is_finished, marked
 from dpft.runs.identity import canonical, config_hash, differences
-from dpft.runs.ledger import LedgerContents, read_ledger, steps_evident
-from dpft.runs.noise_key import key_from_seed, stored_key
+from dpft.runs.ledger import LedgerContents, key_from_seed, read_ledger, steps_evident, stored_key
 
 LOCK_NAME = ".lock"
 PRIVATE_README = """# Not covered by the privacy guarantee
@@ -166,7 +164,7 @@ class RunDirectory(Closing):
     def generations(self, split: str) -> Path:
         """Return the file for the generations of a split; its folder exists."""
         (self.path / GENERATIONS).mkdir(exist_ok=True)
-        return generations_file(self.path, f"{GENERATIONS}/{split}.jsonl")
+        return generations_file(self.path, f"{GENERATIONS}{split}.jsonl")
 
     @property
     def is_done(self) -> bool:

@@ -16,8 +16,7 @@ from dpft.config.published import with_part_flags
 from dpft.privacy.guarantee import Guarantee
 from dpft.runs.atomic import disk_report, parse_json, write_atomic
 from dpft.runs.directory import RunDirectory
-from dpft.runs.finished import replacing
-from dpft.runs.folders import meant
+from dpft.runs.folders import meant, replacing
 from dpft.runs.log import finite, noiseless_names
 
 SCHEMA_VERSION = 2

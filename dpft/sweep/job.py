@@ -16,8 +16,7 @@ from dpft.config.errors import DivergedError, DpftError, RunLockedError
 from dpft.config.overrides import setting_of
 from dpft.config.schema import Sweep, build, parse
 from dpft.report.terminal import echo
-from dpft.runs.finished import is_finished, is_intact
-from dpft.runs.folders import run_path
+from dpft.runs.folders import is_finished, is_intact, run_path
 from dpft.runs.identity import config_hash
 from dpft.sweep.points import read_list
 from dpft.sweep.sweep_folder import Failure, SweepFolder

@@ -27,8 +27,16 @@ from dpft.privacy.guarantee import Guarantee, claim, made, own_caveats
 from dpft.report.card import write_card, write_lineage
 from dpft.runs.atomic import fsync, fsync_tree, owners_folder, parse_json, write_atomic
 from dpft.runs.directory import DirectoryLock
-from dpft.runs.finished import DONE, damages, marked, read_marker
-from dpft.runs.folders import DESCRIPTION, PRIVATE, SELECTION_KEY, stored_config
+from dpft.runs.folders import (
+    DESCRIPTION,
+    DONE,
+    PRIVATE,
+    SELECTION_KEY,
+    damages,
+    marked,
+    read_marker,
+    stored_config,
+)
 from dpft.runs.identity import differences
 from dpft.runs.ledger import read_ledger
 from dpft.runs.record import read_record

@@ -13,13 +13,18 @@ from dpft.privacy.guarantee import Guarantee, marked
 from dpft.report.gather import Found, Target
 from dpft.report.terminal import clock
 from dpft.report.text_table import TextTable
-from dpft.runs.finished import is_intact
-from dpft.runs.folders import check_no_trial, common_folder, is_run, run_names, runs_below
+from dpft.runs.folders import (
+    check_no_trial,
+    common_folder,
+    is_intact,
+    is_run,
+    run_names,
+    runs_below,
+)
 from dpft.runs.record import read_record
 from dpft.sweep.points import SweepPoint, labels
 from dpft.sweep.sweep_folder import SweepFolder
-from dpft.tasks.metrics.shown import figure
-from dpft.tasks.scores import score
+from dpft.tasks.scores import figure, score
 
 WAITING, STARTED, DONE, FAILED = "waiting", "started", "done", "failed"
 

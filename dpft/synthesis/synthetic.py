@@ -24,8 +24,8 @@ from dpft.privacy.guarantee import Guarantee
 from dpft.report.statements import as_markdown as privacy_as_markdown
 from dpft.runs.atomic import sha256_file
 from dpft.runs.lineage import base_model
-from dpft.tasks.objectives.causal import Causal
 from dpft.tasks.objectives.decode import decode
+from dpft.tasks.objectives.generation import Causal
 from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.own_texts import TextToText
 from dpft.tasks.task import Task

@@ -12,18 +12,17 @@ from dpft.config.errors import ConfigError, suggestion
 if TYPE_CHECKING:
     from dpft.tasks.task import Task
 
-# The class of each task. Others are named by `task.name=your.module:YourTask`, or by the entry
-# point of their package (`dpft.config.plugins`).
+# The class of each task. Others are named by `task.name=your.module:YourTask`.
 TASKS: Mapping[str, str] = MappingProxyType(
     {
         "e2e": "dpft.tasks.e2e:E2E",
         "dart": "dpft.tasks.dart:DART",
-        "personachat": "dpft.tasks.personachat:PersonaChat",
-        "samsum": "dpft.tasks.samsum:SAMSum",
-        "sst2": "dpft.tasks.glue:SST2",
-        "qnli": "dpft.tasks.glue:QNLI",
-        "qqp": "dpft.tasks.glue:QQP",
-        "mnli": "dpft.tasks.glue:MNLI",
+        "personachat": "dpft.tasks.dialogues:PersonaChat",
+        "samsum": "dpft.tasks.dialogues:SAMSum",
+        "sst2": "dpft.tasks.classification:SST2",
+        "qnli": "dpft.tasks.classification:QNLI",
+        "qqp": "dpft.tasks.classification:QQP",
+        "mnli": "dpft.tasks.classification:MNLI",
         "cifar10": "dpft.tasks.images:CIFAR10",
         "cifar100": "dpft.tasks.images:CIFAR100",
         "svhn": "dpft.tasks.images:SVHN",

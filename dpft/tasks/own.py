@@ -25,7 +25,7 @@ from dpft.config.published import PUBLISHED_TASKS
 from dpft.config.schema import Count, Fraction
 from dpft.tasks.objectives.objective import Instance, Question
 from dpft.tasks.objectives.record_types import Record
-from dpft.tasks.samples import repair_shop
+from dpft.tasks.samples.texts import write_notes
 from dpft.tasks.sources import Dataset, Form, Location, locate, read
 from dpft.tasks.table_files import SUFFIXES, Faults, Rows, TableRow, read_table, separator
 from dpft.tasks.task import SPLITS, Task, framed
@@ -54,7 +54,7 @@ def _shortened(digests: bytes | bytearray) -> IntArray:
 def own_dataset(kind: str) -> Dataset:
     """Return a data set whose folder holds ``train``, ``dev`` and ``test`` with any suffix."""
     forms = tuple(Form({s: f"{s}{suffix}" for s in SPLITS}, read_table) for suffix in SUFFIXES)
-    return Dataset(forms, None, partial(repair_shop.write_sample, kind))
+    return Dataset(forms, None, partial(write_notes, kind))
 
 
 @dataclass(frozen=True)

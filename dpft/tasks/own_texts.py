@@ -13,19 +13,20 @@ from dpft.config.errors import ConfigError, DataError, SettingError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Positive
 from dpft.models.needs import Needs
+from dpft.tasks import scores
 from dpft.tasks.classification import answers
-from dpft.tasks.metrics import scorers, shown
+from dpft.tasks.metrics import scorers
 from dpft.tasks.objectives.objective import Instance, Prediction, texts
 from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
-from dpft.tasks.samples import repair_shop
+from dpft.tasks.samples.texts import NOTE_CLASSES
 from dpft.tasks.table_files import TableRow
 from dpft.tasks.task import Generation, check_room, fingerprint, perplexity
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
-    from dpft.tasks.objectives.causal import Causal, LanguageModel
     from dpft.tasks.objectives.classifier import Classifier
+    from dpft.tasks.objectives.generation import Causal, LanguageModel
 
 FROM_DATA = "from_data"
 
@@ -124,7 +125,7 @@ class TextClassification(OwnData):
         if isinstance(self.classes, tuple):
             return tuple(str(name) for name in self.classes)
         if self.classes is None and self.source == "sample":
-            return repair_shop.CLASSES
+            return NOTE_CLASSES
         if self.classes is None:
             raise ConfigError(
                 "task.classes is not set. Type their names, as in 'task.classes=[yes,no]'; or "
@@ -235,7 +236,7 @@ class TextClassification(OwnData):
             counts[self._number(name)] += count
         named = {name: counts[number] for number, name in enumerate(self.class_names)}
         listed = ", ".join(f"{name} {count:,}" for name, count in named.items())
-        few = [] if split == "train" else shown.rare(named)
+        few = [] if split == "train" else scores.rare(named)
         return [*super().details(split), f"labels: {listed}", *few]
 
     def score(self, predictions: Sequence[Prediction]) -> Mapping[str, float | None]:
@@ -247,8 +248,8 @@ class TextClassification(OwnData):
     def additional_scores(self, predictions: Sequence[Prediction]) -> Mapping[str, Any]:
         """Return what the most frequent class scores, and which classes were confused."""
         given = [p.prediction for p in predictions], [p.references[0] for p in predictions]
-        confused = shown.confused(*given, sorted({*given[0], *given[1]}))
-        return {"baselines": {"accuracy": shown.majority(given[1])}, **confused}
+        confused = scores.confused(*given, sorted({*given[0], *given[1]}))
+        return {"baselines": {"accuracy": scores.majority(given[1])}, **confused}
 
     def signature(self) -> str:
         return f"{scorers.CLASSES}|macro_F1: mean over classes that occur"
@@ -270,7 +271,7 @@ class LanguageModeling(Generation, OwnData):
         return Needs("causal")
 
     def objective(self, loaded: LoadedModel) -> LanguageModel:
-        from dpft.tasks.objectives.causal import LanguageModel
+        from dpft.tasks.objectives.generation import LanguageModel
 
         check_room(loaded.model, self.max_length)
         return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)

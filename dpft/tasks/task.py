@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which
     from transformers import PreTrainedTokenizerBase
 
     from dpft.models.load import LoadedModel
-    from dpft.tasks.objectives.causal import Causal
+    from dpft.tasks.objectives.generation import Causal
 
 SPLITS = ("train", "dev", "test")
 
@@ -261,11 +261,11 @@ class Generation(Task):
         how = (loaded.text_tokenizer, self.max_length, self.loss)
         config = loaded.model.config
         if getattr(config, "is_encoder_decoder", False):
-            from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
+            from dpft.tasks.objectives.generation import EncoderDecoder
 
             start: int = config.decoder_start_token_id
             return EncoderDecoder(*how, **self.prompt_settings, start=start)
-        from dpft.tasks.objectives.causal import Causal
+        from dpft.tasks.objectives.generation import Causal
 
         return Causal(*how, **self.prompt_settings, positions=text_room(loaded.model))
 

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from dpft.privacy import keys, microbatches
 from dpft.privacy.precision import on_device
-from dpft.privacy.shapes import BLANK, FixedShapes, Shape, widest
-from dpft.tasks.objectives.encoding import IntArray, lengths
-from dpft.tasks.objectives.objective import Batch, Losses
+from dpft.privacy.sampling import BLANK, FixedShapes, Shape, widest
+from dpft.tasks.objectives.objective import Batch, IntArray, Losses, lengths
 from dpft.tasks.views import Owners
 
 
@@ -96,14 +95,14 @@ class TrainingSet(ABC):
     def microbatches(self, indices: Sequence[int], token_budget: int) -> list[list[int]]:
         """Cut a logical batch into pieces of at most ``token_budget`` padded tokens, or one unit.
 
-        `dpft.privacy.shapes.BLANK` is the index of padding.
+        `dpft.privacy.sampling.BLANK` is the index of padding.
         """
         if self.shapes is None:
             return microbatches(indices, self.lengths, token_budget)
         return self.shapes.microbatches(indices, self._shape, token_budget)
 
     def batch(self, indices: Sequence[int], step: int) -> UnitBatch:
-        """Return the rows of some units; a single `dpft.privacy.shapes.BLANK` is padding."""
+        """Return the rows of some units; a single `dpft.privacy.sampling.BLANK` is padding."""
         objective = self._objective
         blank = [objective.blank()] if BLANK in indices else []
         if list(indices) == [BLANK]:  # every rank runs the same number of forward passes

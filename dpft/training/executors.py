@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from dpft.privacy import Clipper, LostRecordError, UnsupportedLayerError
+from dpft.privacy.checks import random_state_kept
 from dpft.privacy.clipping.clipper import Sums
 from dpft.privacy.precision import full_precision, on_device
 from dpft.privacy.program import Backend, Program, UntraceableError
-from dpft.privacy.untouched import random_state_kept
 from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import TrainingSet, UnitBatch, finite_losses
 from dpft.training.statistics import StepStatistics

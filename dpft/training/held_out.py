@@ -18,12 +18,12 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import Evaluate, Run
 from dpft.parallel.cohort import together
 from dpft.privacy import microbatches
-from dpft.privacy.untouched import random_state_kept
+from dpft.privacy.checks import random_state_kept
 from dpft.runs.atomic import Closing
 from dpft.runs.log import REMEDY, read_log
 from dpft.tasks.objectives.classifier import Choice
-from dpft.tasks.objectives.encoding import encode_all, lengths
 from dpft.tasks.objectives.evaluation import answered, evaluating
+from dpft.tasks.objectives.objective import encode_all, lengths
 from dpft.tasks.objectives.record_types import Record
 from dpft.tasks.task import Task
 

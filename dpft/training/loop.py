@@ -16,7 +16,7 @@ from dpft.models.load import Reparametrisation
 from dpft.parallel.cohort import Pieces, TrainingCohort, together
 from dpft.privacy import Clipper, LostRecordError, Mechanism, keys
 from dpft.privacy.noise import Released
-from dpft.privacy.shapes import BLANK
+from dpft.privacy.sampling import BLANK
 from dpft.tasks.units import TrainingSet
 from dpft.training.executors import Programs, add_clipped, exact, forget
 from dpft.training.statistics import StepStatistics, check_gradients, check_weights

@@ -15,8 +15,8 @@ from dpft.models.load import LoadedModel
 from dpft.parallel.cohort import TrainingCohort, together
 from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import explained
-from dpft.tasks.metrics.shown import packed
 from dpft.tasks.objectives.objective import Instance, Prediction
+from dpft.tasks.scores import packed
 from dpft.tasks.task import Task
 from dpft.training.progress import Progress
 

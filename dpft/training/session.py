@@ -33,9 +33,9 @@ from dpft.parallel.cohort import TrainingCohort, own_part, together
 from dpft.parallel.layouts import handled_by
 from dpft.parallel.parts import WEIGHTS, put_together, taken_apart
 from dpft.privacy import Clipper, Mechanism
+from dpft.privacy.checks import Untouched, written
 from dpft.privacy.noise import Released
 from dpft.privacy.rounding import up
-from dpft.privacy.untouched import Untouched, written
 from dpft.runs.atomic import Closing
 from dpft.runs.environment import explained
 from dpft.runs.identity import differences

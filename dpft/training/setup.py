@@ -6,6 +6,7 @@ data are read, and the mechanism is made, in `dpft.training.mechanisms`, which n
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,21 +28,19 @@ from dpft.privacy import Clipper, Mechanism, keys, make_clipper
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.guarantee import own_caveats
 from dpft.privacy.noise import NOISE_VERSION
-from dpft.privacy.processes import Cohort
-from dpft.privacy.shapes import FixedShapes
+from dpft.privacy.policies import Cohort
+from dpft.privacy.sampling import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
 from dpft.runs.atomic import sha256_file
 from dpft.tasks import TASKS
-from dpft.tasks.metrics.shown import rare
-from dpft.tasks.objectives.encoding import encoded
+from dpft.tasks.objectives.evaluation import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.independence import check_independence
-from dpft.tasks.objectives.mixed import Mixed, check_blank, check_supported
-from dpft.tasks.objectives.objective import Instance, Objective, cut_in_encoding
+from dpft.tasks.objectives.objective import Instance, Objective, cut_in_encoding, encoded
 from dpft.tasks.objectives.record_types import Record
+from dpft.tasks.scores import rare
 from dpft.tasks.task import Task, fingerprint
 from dpft.tasks.units import Records, TrainingSet, Users
-from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import check_scored, held_out_records, must_be_apart
 from dpft.training.mechanisms import Data, quantiles_of
 from dpft.training.progress import Progress
@@ -50,6 +49,46 @@ if TYPE_CHECKING:
     from dpft.audit.canaries import Canaries
     from dpft.audit.exposure import Planted
     from dpft.parallel.pipeline import PipelinedSums
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device that ``device=`` names; ``auto`` is the GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device is {name!r}, but there is no GPU here; type device=cpu")
+    own = os.environ.get("LOCAL_RANK")  # each process of torchrun has its own
+    if name == "cuda" and own is not None:
+        name = f"cuda:{own}"
+    device = torch.device(name)
+    if device.type == "cuda" and own is not None and device.index != int(own):
+        raise ConfigError(
+            f"device is {name!r} with torchrun, which would be one GPU for several processes; "
+            "type device=cuda, for one each"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device is {name!r}, and this machine has {torch.cuda.device_count()} GPUs, counted "
+            "from 0; expected one of them, or as many processes as there are GPUs"
+        )
+    return device
+
+
+def rounds_like(device: torch.device) -> dict[str, Any]:
+    """Return what decides how sums are rounded, which must be equal when a step is repeated.
+
+    On a CPU the ledger's digest of a step also shows other versions of torch; a GPU has no digest.
+    """
+    found: dict[str, Any] = {"device": device.type, "threads": torch.get_num_threads()}
+    if device.type == "cuda":
+        found |= {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
+    return found
+
+
+def all_round_like(device: torch.device, cohort: TrainingCohort) -> dict[str, Any]:
+    """Return `rounds_like` of the first rank, and of all others if any differs; a collective."""
+    first, *others = cohort.all_gather(rounds_like(device))
+    return {**first, "others": others} if any(other != first for other in others) else first
 
 
 @dataclass
@@ -120,7 +159,7 @@ def prepare(
     if must_be_apart(run, task):
         check_scored(task, run.decode.split, [one.record for one in data.instances])
     if run.audit.active:
-        from dpft.audit.stage import check, plant
+        from dpft.audit.exposure import check, plant
 
         check(run, task)
     device = device_of(run.device)

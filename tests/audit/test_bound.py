@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpft.audit.bound import Guesses, guess, lower_bound, refuted_by, unlikely
+from dpft.audit.canaries import Guesses, guess, lower_bound, refuted_by, unlikely
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 
 GRID = np.linspace(0, 20, 101)

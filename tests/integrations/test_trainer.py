@@ -50,12 +50,12 @@ from dpft.privacy import Mechanism, keys, make_clipper
 from dpft.privacy.noise import Slice, noisy_means_
 from dpft.privacy.sampling import PoissonSampler
 from dpft.runs.identity import opened, sealed
+from dpft.runs.ledger import key_from_seed
 from dpft.runs.lineage import read_lineage
-from dpft.runs.noise_key import key_from_seed
-from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.objectives.evaluation import Mixed
 from dpft.tasks.units import Records
-from dpft.training.devices import rounds_like
 from dpft.training.executors import add_clipped
+from dpft.training.setup import rounds_like
 from tests.privacy.reference import clip_records, record_gradients
 
 VOCAB = 23

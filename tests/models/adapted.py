@@ -9,7 +9,7 @@ from dpft.config.schema import Adapt, build
 from dpft.models.adapt import adapt
 from dpft.models.load import LoadedModel
 from dpft.models.needs import Needs
-from dpft.tasks.objectives.causal import CausalExample
+from dpft.tasks.objectives.generation import CausalExample
 from tests.privacy.architectures import shake
 from tests.privacy.small_models import build as build_case
 

@@ -9,15 +9,15 @@ from transformers.pytorch_utils import Conv1D
 from dpft.config.errors import ModelError
 from dpft.config.schema import Adapt, Decode, Model
 from dpft.models.adapt import adapt
+from dpft.models.adapters import targets_of
 from dpft.models.load import LoadedModel, load_model
-from dpft.models.lora import targets_of
 from dpft.models.needs import Needs
 from dpft.models.rgp import CarriedLinear
 from dpft.models.trained_part import has_new_head, head_modules, select
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping.groups import find_blocks
-from dpft.tasks.objectives.causal import collate, token_nll
 from dpft.tasks.objectives.decode import decode
+from dpft.tasks.objectives.generation import collate, token_nll
 from tests.models.adapted import EXAMPLES, NEEDS, SMALL, adapted, shipped, trained
 from tests.privacy import architectures, pairs
 from tests.privacy.reference import loop_of

@@ -27,7 +27,7 @@ from dpft.models.load import LoadedModel, load_model
 from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
 from dpft.tasks.e2e import E2E
-from dpft.tasks.objectives.causal import collate, token_nll
+from dpft.tasks.objectives.generation import collate, token_nll
 from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.objectives.tokens import around
 from dpft.tasks.own_texts import LanguageModeling, TextToText

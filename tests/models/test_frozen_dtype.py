@@ -12,9 +12,7 @@ from dpft.config.schema import parse
 from dpft.models.adapt import adapt
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
-from dpft.models.nf4 import PackedLinear, count, pack, unpack
-from dpft.plan.simulate import simulated
-from dpft.plan.step_shape import StepShape, training_of
+from dpft.models.nf4 import PackedLinear, pack, unpack
 from dpft.privacy import make_clipper
 from dpft.training.run import run_experiment
 from dpft.training.trained import loaded_run
@@ -107,26 +105,6 @@ def test_clipped_sums_on_a_packed_base_are_those_of_autograd_on_the_unpacked_one
     for place, total in enumerate(sums):
         expected = sum(factor * one[place] for factor, one in zip(factors, alone, strict=True))
         torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-12)
-
-
-@packs
-def test_all_that_is_frozen_but_head_and_embedding_takes_four_bits_and_plan_counts_them():
-    model, rounded = lora(*PACKED), lora(*ROUNDED)
-    packed = [m for m in model.modules() if isinstance(m, PackedLinear)]
-    assert len(packed) == 2 * 7  # of each block of a Llama
-    assert count(model) == sum(p.numel() for p in rounded.parameters())
-    cost = {}
-    for words in (PACKED, ROUNDED):
-        run = parse(compose(["task=e2e", "model=random-llama", "eps=3", *words]))
-        cost[words[-1]] = simulated(training_of(run, StepShape(2, 12)))
-    less = sum(m.in_features * m.out_features for m in packed)
-    saved = 2 * less - sum(m.packed.nbytes + m.scales.nbytes for m in packed)
-    assert saved / less == 2 - 0.5 - 4 / 64
-    four, sixteen = (cost[words[-1]] for words in (PACKED, ROUNDED))
-    assert (four.parameters, four.trained) == (sixteen.parameters, sixteen.trained)
-    assert sixteen.held - four.held == saved
-    # Between forward and backward no unpacked weight is kept.
-    assert sixteen.peaks["forward"] - four.peaks["forward"] == saved
 
 
 def test_a_packed_base_is_refused_on_a_cpu_before_anything_is_read(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from dpft.parallel.pipeline import pipelined
 from dpft.parallel.sharded import Shards
 from dpft.privacy import make_clipper
 from dpft.privacy.quantiles import Quantiles
-from dpft.privacy.shapes import BLANK
+from dpft.privacy.sampling import BLANK
 from dpft.privacy.spec import Partition
 from dpft.training.run import check_alike
 from dpft.training.session import Session

@@ -16,9 +16,9 @@ from dpft.parallel import cohort as replicas
 from dpft.parallel.cohort import Pipeline
 from dpft.parallel.pipeline import ClippedStage, pipelined
 from dpft.privacy import Mechanism, make_clipper
-from dpft.privacy.shapes import FixedShapes
+from dpft.privacy.sampling import FixedShapes
 from dpft.privacy.spec import Partition
-from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.objectives.generation import Causal, CausalExample
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.units import Records
 from tests.parallel.ranks import fake_ranks, together

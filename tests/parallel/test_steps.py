@@ -12,7 +12,7 @@ from dpft.parallel.cohort import Replicas, TrainingCohort
 from dpft.parallel.sharded import Shards, shard
 from dpft.privacy import Mechanism, make_clipper
 from dpft.privacy.noise import Released
-from dpft.tasks.objectives.causal import CausalExample
+from dpft.tasks.objectives.generation import CausalExample
 from dpft.tasks.units import Records
 from dpft.training.loop import train
 from dpft.training.session import Session

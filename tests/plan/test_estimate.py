@@ -20,6 +20,7 @@ from dpft.models.load import load_model
 from dpft.plan import estimate
 from dpft.plan.estimate import (
     Device,
+    StepShape,
     StepTime,
     device,
     fitted,
@@ -27,11 +28,11 @@ from dpft.plan.estimate import (
     length_of,
     names,
     plan,
+    shape_of,
     time_of,
+    training_of,
 )
-from dpft.plan.metering import Operation
-from dpft.plan.simulate import Cost
-from dpft.plan.step_shape import StepShape, shape_of, training_of
+from dpft.plan.simulate import Cost, Operation
 from dpft.tasks import load_task
 
 DEVICE = Device(

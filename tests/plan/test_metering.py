@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from dpft.plan.metering import Operation, Operations
-from dpft.plan.simulate import PretendedAnswers, give_storages
-from dpft.privacy import make_clipper, precision
+from dpft.plan.simulate import Meter, Operation, Operations, PretendedAnswers, give_storages
+from dpft.privacy import make_clipper, precision, token_losses
 from tests.privacy.reference import clear
 from tests.privacy.small_models import adapted, causal_losses
 
@@ -130,3 +129,24 @@ def test_products_of_norms_and_sums_are_in_bfloat16(style, lora, monkeypatch):
     assert share_outside_bfloat16(style, lora) < 0.02
     monkeypatch.setattr(precision, "multiplies_halves", lambda device: False)
     assert lora or share_outside_bfloat16(style, lora) > 0.2
+
+
+def test_logits_are_held_once_and_a_second_time_where_another_backward_is_to_come(monkeypatch):
+    monkeypatch.setattr(token_losses, "_PIECE", 2**10)
+    monkeypatch.setattr(token_losses, "_SHARE", 64)
+    targets = torch.randint(4000, (4, 64))
+
+    def held(function, **options):
+        x = torch.zeros(4, 64, 4000, requires_grad=True)
+        with Meter() as meter:
+            losses = function(x.clone(), targets).sum()
+            torch.autograd.grad(losses, x, **options)
+        return meter.peak / x.nbytes
+
+    assert held(token_losses.token_losses) < 1.1
+    assert 2 < held(token_losses.token_losses, retain_graph=True) < 2.1
+    assert held(torch_losses) > 2.9
+
+
+def torch_losses(logits, targets):
+    return torch.nn.functional.cross_entropy(logits.mT, targets, reduction="none")

@@ -6,9 +6,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.plan.metering import Meter
-from dpft.plan.simulate import PretendedAnswers, simulated, steps
-from dpft.plan.step_shape import shape_of, training_of
+from dpft.plan.estimate import shape_of, training_of
+from dpft.plan.simulate import Meter, PretendedAnswers, simulated, steps
 from tests.plan.test_metering import flops
 
 CLOSE = 0.01  # beside what is counted, what Python frees a moment later

@@ -3,8 +3,7 @@
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from dpft.tasks.objectives.causal import CausalExample
-from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
+from dpft.tasks.objectives.generation import CausalExample, EncoderDecoder
 from dpft.tasks.objectives.objective import Batch
 from tests.privacy.architectures import in_double, shake, undropped
 from tests.privacy.small_models import Case

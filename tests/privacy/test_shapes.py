@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpft.privacy.shapes import BLANK, FixedShapes, padded
+from dpft.privacy.sampling import BLANK, FixedShapes, padded
 
 SHAPES = st.tuples(st.integers(1, 4), st.sampled_from([16, 24, 32, 48]), st.integers(1, 3))
 

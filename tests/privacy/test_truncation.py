@@ -14,8 +14,8 @@ from scipy import stats
 from dpft.privacy import Mechanism
 from dpft.privacy.accounting import epsilon_pld, epsilon_rdp, overflow, rdp_curve
 from dpft.privacy.accounting.pld import LossDistribution
-from dpft.privacy.accounting.step_arguments import SHARE, fitting_size
-from dpft.privacy.shapes import BLANK
+from dpft.privacy.accounting.rdp import SHARE, fitting_size
+from dpft.privacy.sampling import BLANK
 
 # Records of the smaller data set, rate, places, noise. The last is cut at every step.
 TINY = [(3, 0.5, 2, 1.0), (4, 0.8, 2, 0.7), (4, 0.3, 1, 1.5), (2, 0.9, 2, 0.8), (3, 1.0, 3, 1.0)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpft.privacy.untouched import Untouched
+from dpft.privacy.checks import Untouched
 
 
 class Model(nn.Module):

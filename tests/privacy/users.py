@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from dpft.privacy import make_clipper
-from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.tasks.objectives.generation import CausalExample, collate, token_nll
 from dpft.tasks.units import Users
 from tests.privacy.reference import clear, clip_as, record_gradients, same_grads
 

@@ -5,8 +5,7 @@ import pytest
 from dpft.privacy.accounting import run_curve
 from dpft.privacy.rounding import up
 from dpft.report.cost import composed, remarks
-from dpft.runs.ledger import LedgerContents
-from dpft.runs.noise_key import key_fingerprint, key_from_seed
+from dpft.runs.ledger import LedgerContents, key_fingerprint, key_from_seed
 from tests.report.pages.example import DELTA, epsilon, mechanism
 from tests.report.pages.example import record as whole
 from tests.runs.example import example_guarantee, without_privacy

@@ -15,7 +15,7 @@ from dpft.config.flags import Flag, flag
 from dpft.privacy.accounting.pld import gaussian_epsilon
 from dpft.report.gather import Target, gather
 from dpft.report.page import bounds, drawn
-from dpft.runs.finished import marked
+from dpft.runs.folders import marked
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
 from dpft.sweep.state import find
 from dpft.sweep.sweep_folder import Failure, folder_of

@@ -1,8 +1,7 @@
-"""``dpft table``, ``figure`` and ``claims`` as they are typed, in a folder without results."""
+"""``dpft table`` and ``figure`` as they are typed, in a folder without results."""
 
 import csv
 import shlex
-from collections import Counter
 
 import pytest
 import typer
@@ -11,7 +10,6 @@ from typer.testing import CliRunner
 from dpft.cli import sweep
 from dpft.cli.app import app
 from dpft.reproduce import papers
-from dpft.reproduce.claims.claim import load
 from dpft.reproduce.tables import record_index
 from tests.reproduce.figures.example import planned
 from tests.reproduce.tables.example import PAPERS, plan, run_of, write_record
@@ -109,22 +107,3 @@ def test_a_figure_is_three_files(tmp_path):
 )
 def test_a_figure_that_cannot_be_is_refused(words, message):
     assert message in invoke("figure", *words, exit_code=2).stderr
-
-
-def test_claims_without_any_record_and_with_a_damaged_benchmark(tmp_path):
-    text = " ".join(invoke("claims", "he2022").stdout.split())
-    assert "he2022/c13" in text
-    assert "scale=laptop --seeds 0,1,2,3,4 --run" in text
-    (tmp_path / "broken.json").write_text("{")
-    result = invoke("claims", "bu2023/c12", "--bench", ".")
-    assert "By ours: holds, computed: 2 of 2 hold" in " ".join(result.stdout.split())
-    assert "broken.json" in result.stderr
-    assert "difference 3" in " ".join(invoke("claims", "li2022/c02").stdout.split())
-
-
-def test_a_summary_counts_the_words_of_each_papers_claims():
-    lines = invoke("claims", "--summary").stdout.splitlines()
-    *_, first, second, third = lines[1].split()
-    counts = [[int(n) for n in line.split()[-3:]] for line in lines[3:] if line.strip()]
-    found = dict(zip((first, second, third), map(sum, zip(*counts, strict=True)), strict=True))
-    assert found == Counter(claim.name.partition("/")[0] for claim in load())

@@ -4,7 +4,7 @@ import pytest
 
 from dpft import runs
 from dpft.runs import Ledger, LedgerMismatchError, RunDirectory, write_record
-from dpft.runs.finished import damages
+from dpft.runs.folders import damages
 from tests.report.pages.example import record
 from tests.small_runs import Killed
 

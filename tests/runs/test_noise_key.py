@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpft.runs import Ledger, NoiseKeyLostError, read_ledger
-from dpft.runs.noise_key import (
+from dpft.runs.ledger import (
     key_fingerprint,
     key_from_seed,
     keyed_fingerprint,

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from dpft import runs
 from dpft.config.errors import DpftError
-from dpft.runs.finished import damages
+from dpft.runs.folders import damages
 from dpft.training.run import run_experiment
 from tests.runs.disk import Content, Disk, Recorder
 from tests.small_runs import Killed, settings

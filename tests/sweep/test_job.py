@@ -10,8 +10,7 @@ from dpft.config.compose import compose, initialised
 from dpft.config.errors import ConfigError, DataError, DivergedError
 from dpft.config.schema import parse
 from dpft.runs import RunLockedError, config_hash
-from dpft.runs.finished import marked
-from dpft.runs.folders import run_path
+from dpft.runs.folders import marked, run_path
 from dpft.sweep import job
 from dpft.sweep.job import run_point
 from dpft.sweep.sweep_folder import Failure, SweepFolder

@@ -16,7 +16,7 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.report.cost import composed
 from dpft.runs import RunError, config_hash
-from dpft.runs.finished import marked
+from dpft.runs.folders import marked
 from dpft.runs.ledger import chained_lines
 from dpft.sweep.points import ParsedOverrides, make_plan
 from dpft.sweep.selection import Selection, Trials, best, draw

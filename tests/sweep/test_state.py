@@ -7,7 +7,7 @@ import pytest
 from dpft.cli import sweep
 from dpft.config.errors import ConfigError
 from dpft.report.console import Console
-from dpft.runs.finished import marked
+from dpft.runs.folders import marked
 from dpft.sweep.points import ParsedOverrides, SweepPlan, SweepPoint
 from dpft.sweep.state import States, as_table, summary
 from dpft.sweep.sweep_folder import Failure, SweepFolder, default_name, folder_of

@@ -7,8 +7,8 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError, DataError, SplitError
 from dpft.tasks import TASKS, load_task
+from dpft.tasks.classification import Glue
 from dpft.tasks.e2e import E2E
-from dpft.tasks.glue import Glue
 from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.task import fingerprint
 from tests.tasks.files import write_parquet

@@ -16,7 +16,7 @@ from dpft.config.errors import DataError, ModelError
 from dpft.config.flags import Flag, flag, sentence, sentences
 from dpft.models.load import LoadedModel
 from dpft.tasks.images import CIFAR10, SVHN
-from dpft.tasks.objectives.image import ImageClassifier
+from dpft.tasks.objectives.classifier import ImageClassifier
 from dpft.tasks.objectives.record_types import LabelledImage
 from dpft.tasks.task import fingerprint
 from tests.tasks.files import write, write_parquet

@@ -9,13 +9,21 @@ import pytest
 from dpft.config.errors import ConfigError, DataError
 from dpft.config.flags import sentences
 from dpft.tasks import TASKS, dart, e2e, load_task, sources
+from dpft.tasks.classification import MNLI, QQP, Columns, read_tsv
 from dpft.tasks.dart import DART, Lexicalisation, read_json
+from dpft.tasks.dialogues import (
+    DELIMITER,
+    INSTRUCTION,
+    PersonaChat,
+    Reply,
+    SAMSum,
+    read_lines,
+    read_rows,
+    read_text,
+)
 from dpft.tasks.e2e import E2E, read_csv
-from dpft.tasks.glue import MNLI, QQP, Columns, read_tsv
 from dpft.tasks.objectives.objective import Prediction
 from dpft.tasks.objectives.record_types import LabelledText, TextRecord
-from dpft.tasks.personachat import PersonaChat, Reply, read_lines, read_text
-from dpft.tasks.samsum import DELIMITER, INSTRUCTION, SAMSum, read_rows
 from dpft.tasks.sources import hub_rows
 from tests.tasks.files import write, write_parquet
 from tests.tasks.objectives.support import loaded_letters, prompt_of, spelled

@@ -11,7 +11,7 @@ import pytest
 
 from dpft.config.flags import sentences
 from dpft.tasks import TASKS, load_task
-from dpft.tasks.samples.restaurants import Split, generate, split_of
+from dpft.tasks.e2e import Split, generate, split_of
 from dpft.tasks.task import SPLITS, fingerprint
 from scripts import public_e2e
 

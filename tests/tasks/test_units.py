@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpft.privacy.shapes import BLANK, FixedShapes, padded
+from dpft.privacy.sampling import BLANK, FixedShapes, padded
 from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import Records, Users, finite_losses
 from dpft.tasks.views import Owners

@@ -16,11 +16,11 @@ from dpft.config.compose import compose
 from dpft.config.errors import DpftError
 from dpft.config.folder import conf_dir
 from dpft.config.schema import parse
-from dpft.privacy.shapes import FixedShapes
+from dpft.privacy.sampling import FixedShapes
 from dpft.tasks import load_task
-from dpft.tasks.objectives.encoding import encoded
+from dpft.tasks.objectives.evaluation import Mixed
 from dpft.tasks.objectives.independence import check_independence
-from dpft.tasks.objectives.mixed import Mixed
+from dpft.tasks.objectives.objective import encoded
 from dpft.tasks.units import Records, Users
 from dpft.training import setup
 from dpft.training.loop import train

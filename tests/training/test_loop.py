@@ -13,9 +13,8 @@ from dpft.privacy import Mechanism, keys, make_clipper, normals
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.noise import Slice, noisy_means_
 from dpft.privacy.quantiles import Quantiles
-from dpft.privacy.sampling import PoissonSampler
-from dpft.privacy.shapes import FixedShapes
-from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.privacy.sampling import FixedShapes, PoissonSampler
+from dpft.tasks.objectives.generation import CausalExample, collate, token_nll
 from dpft.tasks.units import Records, Users
 from dpft.training.loop import train
 from dpft.training.setup import make_optimizer

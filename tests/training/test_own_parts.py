@@ -23,7 +23,7 @@ from torch import nn
 
 from dpft.privacy.clipping.groups import OwnGroup
 from dpft.privacy.clipping.rules import DirectUse, Rule
-from dpft.tasks.glue import SST2
+from dpft.tasks.classification import SST2
 
 
 @dataclass(frozen=True)

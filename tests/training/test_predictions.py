@@ -9,10 +9,10 @@ from dpft.config.compose import compose
 from dpft.config.errors import DataError
 from dpft.config.schema import Decode, parse
 from dpft.tasks import load_task
-from dpft.tasks.glue import SST2
-from dpft.tasks.metrics.shown import unpacked
+from dpft.tasks.classification import SST2
 from dpft.tasks.objectives.objective import Prediction
 from dpft.tasks.own_texts import LanguageModeling
+from dpft.tasks.scores import unpacked
 from dpft.training.predictions import predict, read_predictions, score_file, write_predictions
 from dpft.training.progress import Progress
 

@@ -10,14 +10,14 @@ from dpft.privacy.guarantee import least_claim
 from dpft.report.card import model_card
 from dpft.report.comparison import print_remarks
 from dpft.runs.folders import run_path
-from dpft.training import recording
+from dpft.training.run import make_record
 from tests.small_runs import ready, settings
 
 
 def record_of(run):
     """Of a run whose steps were taken, as it is before scoring."""
     with ready(run) as (prepared, _, _):
-        return recording.make_record(prepared, 1.0, {})
+        return make_record(prepared, 1.0, {})
 
 
 @pytest.mark.parametrize(("records", "labelled"), [(40, True), (96, False)])

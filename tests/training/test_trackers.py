@@ -11,8 +11,9 @@ from dpft.config.schema import parse
 from dpft.privacy import Mechanism
 from dpft.runs.folders import run_path
 from dpft.training import trackers
+from dpft.training.session import Session
 from dpft.training.trackers import CSV, Tracking, public_settings
-from tests.small_runs import WORDS, settings, taken
+from tests.small_runs import WORDS, ready, settings
 
 SUMMARY = {
     "records": 7, "dropped": 0, "microbatches": 1, "loss": 6.4, "seconds": 0.1,
@@ -128,7 +129,10 @@ def test_figures_of_records_that_were_not_declared_public_stay_private(tmp_path,
     assert public.identity() == own.identity()
     found = []
     for run in (own, public):
-        session = taken(run)
+        with ready(run) as (prepared, directory, progress):
+            tracking = Tracking(run, directory.path, progress.warn)
+            with tracking as tracker, Session(prepared) as session:
+                session.train(tracker)
         found.append((session.evaluation, capsys.readouterr().err))
     section, said = found[0]
     assert "history" not in section

@@ -27,8 +27,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from dpft.config.errors import ConfigError, DataError, ModelError
 from dpft.integrations.transformers.spending import digest_of
 from dpft.privacy import Clipper
+from dpft.privacy.sampling import FixedShapes, Shape, padded
 from dpft.privacy.sampling import Sampler as Poisson
-from dpft.privacy.shapes import FixedShapes, Shape, padded
 from dpft.privacy.token_losses import IGNORED, token_losses
 from dpft.tasks.objectives.evaluation import training_without_dropout
 from dpft.tasks.objectives.independence import WritesError, check_independence
@@ -246,7 +246,7 @@ class CollatedAlone(Collated):
     """Records that are collated one by one, for products in bfloat16.
 
     Guarantee: the shapes that a record is computed in follow from that record and from the model's
-    configuration; see `dpft.privacy.shapes`.
+    configuration; see `dpft.privacy.sampling`.
     """
 
     def __init__(

@@ -43,12 +43,12 @@ from dpft.integrations.transformers.spending import (
     manifest_of,
 )
 from dpft.privacy import Clipper, LostRecordError, keys, make_clipper
+from dpft.privacy.checks import Untouched, random_state_kept, written
 from dpft.privacy.noise import GaussianNoise
-from dpft.privacy.shapes import BLANK
-from dpft.privacy.untouched import Untouched, random_state_kept, written
+from dpft.privacy.sampling import BLANK
 from dpft.runs import lineage
 from dpft.runs.atomic import write_atomic
-from dpft.tasks.objectives.mixed import Mixed, check_supported
+from dpft.tasks.objectives.evaluation import Mixed, check_supported
 from dpft.tasks.objectives.objective import Losses
 from dpft.tasks.units import Records
 from dpft.tasks.views import blocks

@@ -67,7 +67,7 @@ class LossDistribution:
         sampling_rate: ``q``.
         noise_multiplier: ``sigma``, above 0.
         steps: at least 1.
-        overflow: where batches are cut, see `dpft.privacy.accounting.step_arguments`.
+        overflow: where batches are cut, see `dpft.privacy.accounting.rdp`.
         grid: distance of neighbouring losses, in nats, at most; many steps make it less.
     """
 

@@ -32,9 +32,9 @@ from dpft.privacy.anymodule.recomputation import (
     close,
     tensors_of,
 )
+from dpft.privacy.checks import random_state_kept, random_states
 from dpft.privacy.clipping.calls import Between, Call, Site, uses_between
 from dpft.privacy.clipping.capture import Capture, Handler
-from dpft.privacy.untouched import random_state_kept, random_states
 
 Key = tuple[str, int]
 """A module's name, and which of its calls in a forward."""

@@ -23,9 +23,8 @@ from dpft.privacy.clipping.capture import Capture, Handler
 from dpft.privacy.clipping.groups import ClipFunction, Group
 from dpft.privacy.clipping.plans import PRIVATE_PLANS
 from dpft.privacy.clipping.rules import LayerRules, UnsupportedLayerError
-from dpft.privacy.policies import ThresholdPolicy
+from dpft.privacy.policies import Cohort, ThresholdPolicy
 from dpft.privacy.precision import full_precision, on_device, waits
-from dpft.privacy.processes import Cohort
 from dpft.privacy.spec import TWO_BACKWARDS
 
 
@@ -120,8 +119,8 @@ class Clipper:
     1e-5 of the threshold for each record of the batch, and up to some percent for each where the
     terms of the one record's gradient cancel almost all of each other. Where anything is in half
     precision it adds up to half a percent for each, unless the shapes that a record is computed in
-    depend on that record alone (`dpft.privacy.shapes`, ``real`` of `backward`). Sums that are
-    formed in bfloat16 are within the bound that `dpft.privacy.halves` proves.
+    depend on that record alone (`dpft.privacy.sampling`, ``real`` of `backward`). Sums that are
+    formed in bfloat16 are within the bound that `dpft.privacy.precision` proves.
     """
 
     def __init__(

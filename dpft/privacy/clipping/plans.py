@@ -23,6 +23,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from dpft.privacy.checks import Reweighted, random_states
 from dpft.privacy.clipping.batch import (
     Book,
     ClippingBatch,
@@ -43,8 +44,6 @@ from dpft.privacy.clipping.rules.uses import (
     joint_squared_norm,
 )
 from dpft.privacy.precision import full_precision
-from dpft.privacy.reweighted import Reweighted
-from dpft.privacy.untouched import random_states
 
 _NOT_LINEAR = (
     "the second backward brought other gradients than the first, reweighted: a hook changes "

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from dpft.privacy.checks import Reweighted, random_state_kept
 from dpft.privacy.clipping.calls import Call, Structure, is_built_in, rule_inputs
 from dpft.privacy.clipping.capture import Capture, Listener
 from dpft.privacy.clipping.groups import Group
 from dpft.privacy.clipping.rules import UnsupportedLayerError, Use
 from dpft.privacy.precision import full_precision
-from dpft.privacy.reweighted import Reweighted
-from dpft.privacy.untouched import random_state_kept
 
 # Records of a batch that rules are checked on, where they may be computed by themselves.
 RECORDS = 4

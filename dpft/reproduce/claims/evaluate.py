@@ -28,7 +28,7 @@ from dpft.reproduce.tables.cells import Cell, cell_of, missing, shown_path
 from dpft.reproduce.tables.planned import SCALES, Known, empty_plan, make_plan, may_hold, words_at
 from dpft.reproduce.tables.record_index import Answers, Index
 from dpft.reproduce.tables.verdicts import NOT_THE_PAPERS, Mark
-from dpft.tasks.metrics.shown import paired_error
+from dpft.tasks.scores import paired_error
 
 SEEDS = tuple(range(SEEDS_TO_CONFIRM))
 

@@ -12,12 +12,10 @@ from dpft.config.folder import conf_dir
 from dpft.config.schema import Effect, experiment
 from dpft.reproduce.papers import Column
 from dpft.reproduce.tables.verdicts import share_error
-from dpft.runs.finished import RECORD, check_whole
-from dpft.runs.folders import check_no_trial, runs_below
+from dpft.runs.folders import RECORD, check_no_trial, check_whole, runs_below
 from dpft.runs.identity import config_hash
 from dpft.runs.record import check_record, read_record, read_table
-from dpft.tasks.metrics.shown import unpacked
-from dpft.tasks.scores import impossible_share, is_share
+from dpft.tasks.scores import impossible_share, is_share, unpacked
 
 FOLDERS = ("runs", "results")
 # A record is of another run where one of these differs, which is known without composing the run.

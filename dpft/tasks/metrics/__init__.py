@@ -1,5 +1,5 @@
 """Official scores, equal to the published scorers: ``e2e``, ``gem`` (DART), ``scorers`` (others).
 
-``coco`` and ``java`` are their parts; ``shown`` says how recorded scores are shown.
-Nothing is imported here, so that asking for one score does not load the libraries of the others.
+``coco`` is a part of the first two. Nothing is imported here, so that asking for one score does not
+load the libraries of the others.
 """

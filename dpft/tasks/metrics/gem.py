@@ -14,7 +14,7 @@ from importlib.metadata import version
 from nltk.tokenize import word_tokenize
 from rouge_score.rouge_scorer import RougeScorer
 
-from dpft.tasks.metrics import coco, java
+from dpft.tasks.metrics import coco
 from dpft.tasks.metrics.scorers import ROUGES, bleu, check_texts
 
 
@@ -25,7 +25,7 @@ def signature() -> str:
         f"+meteor:{coco.METEOR_VERSION}|norm|raw text|pycocoevalcap:{version('pycocoevalcap')}"
         f"+rouge:F1|stemmer:porter|tok:treebank, whole text|nltk:{version('nltk')}"
         f"|refs:jackknife|mean over items|rouge_score:{version('rouge_score')}"
-        f"|java:{java.java_version()}"
+        f"|java:{coco.java_version()}"
     )
 
 

@@ -11,7 +11,7 @@ from itertools import chain, groupby, takewhile
 from typing import Any
 
 from dpft.config.errors import ConfigError, DataError
-from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.tasks.objectives.generation import Causal, CausalExample
 from dpft.tasks.objectives.objective import Instance
 from dpft.tasks.objectives.record_types import ANSWERS, Conversation
 from dpft.tasks.objectives.tokens import plain_ids, special_texts

@@ -1,4 +1,4 @@
-"""Text classification: by a new head, or by a masked language model that fills in a blank.
+"""Classification: of texts by a new head, or by a blank that is filled in; and of images.
 
 The templates and words of Li et al. 2022 (table 10) are those of Gao et al. 2021, "Making
 Pre-trained Language Models Better Few-shot Learners".
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,15 +21,21 @@ from transformers import PreTrainedTokenizerBase
 
 from dpft.config.errors import ConfigError
 from dpft.config.schema import Decode
-from dpft.privacy.shapes import padded
+from dpft.privacy.sampling import padded
 from dpft.tasks.objectives.evaluation import in_batches
 from dpft.tasks.objectives.objective import Batch, Instance, Objective, Prediction
-from dpft.tasks.objectives.record_types import LabelledText
-from dpft.tasks.objectives.template import MASK, TEXTS, parse_template
+from dpft.tasks.objectives.record_types import (
+    MASK,
+    TEXTS,
+    LabelledImage,
+    LabelledText,
+    parse_template,
+)
 from dpft.tasks.objectives.tokens import pad
 
 if TYPE_CHECKING:
     from dpft.parallel.cohort import TrainingCohort
+
 
 # The first module after the encoder in masked language models of transformers.
 _HEADS = ("lm_head", "cls", "predictions", "generator_predictions", "vocab_transform", "head")
@@ -207,7 +214,7 @@ class Infilling(TextChoice):
     Of two texts that are too long the longer is cut first, at its end, and the template never.
 
     Args:
-        template: see `dpft.tasks.objectives.template.parse_template`.
+        template: see `dpft.tasks.objectives.record_types.parse_template`.
         label_words: the word of each class; looked up with a leading space, as in a sentence.
     """
 
@@ -334,3 +341,62 @@ def check_positions(model: nn.Module, max_length: int) -> None:
                     f"task.max_length is {max_length}, but the model has positions for {room} "
                     f"tokens; type task.max_length={room}"
                 )
+
+
+@dataclass(frozen=True, eq=False)
+class ImageExample:
+    """A record on its way into a batch; pixels are made when the batch is."""
+
+    record: LabelledImage  # the image and its class
+    length: int  # patches of the image, and one for the class token
+
+
+@dataclass(frozen=True)
+class ImageClassifier(Choice):
+    """An image in, a class out.
+
+    Guarantee: a row of a batch is a function of its image alone. Images are decoded, resized and
+    normalised one by one, and nothing is cropped, flipped or mixed at random.
+    """
+
+    size: int  # pixels a side of the model's input, to which images are resized
+    # Subtracted from each channel of values between 0 and 1, and its divisor after that: constants
+    # of the model, since the mean of the private images would be a release.
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    patch: int  # pixels a side of a patch; with `size` it says how much memory an image takes
+    classes: tuple[str, ...]  # in the order of the model's outputs
+
+    def encode(self, record: LabelledImage) -> ImageExample:
+        return ImageExample(record, *self.widest())
+
+    def widths(self, example: ImageExample, coarse: bool = False) -> tuple[int]:
+        return self.widest()
+
+    def widest(self) -> tuple[int]:
+        return ((self.size // self.patch) ** 2 + 1,)
+
+    def blank(self) -> ImageExample:
+        black = np.zeros((self.size, self.size, 3), dtype=np.uint8)
+        return self.encode(LabelledImage(black, 0, ""))
+
+    def collate(
+        self, examples: Sequence[ImageExample], widths: Sequence[int] | None = None
+    ) -> Batch:
+        """Return ``pixels`` (``(B, 3, size, size)``, float32) and ``labels`` (``(B,)``, int64)."""
+        stacked = np.stack([example.record.pixels(self.size) for example in examples])
+        # Planes first, while a number is still one byte.
+        pixels = torch.from_numpy(stacked.transpose(0, 3, 1, 2).copy()).float()
+        mean, std = (torch.tensor(c).view(-1, 1, 1) for c in (self.mean, self.std))
+        return Batch(
+            {
+                "pixels": pixels.div_(255).sub_(mean).div_(std),
+                "labels": torch.tensor([example.record.label for example in examples]),
+            }
+        )
+
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return logits of the classes, ``(B, K)``."""
+        output = model(batch.tensors["pixels"])
+        logits: Tensor = output if isinstance(output, Tensor) else output.logits
+        return logits

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from dpft.config.errors import ModelError
 from dpft.privacy import LostRecordError
+from dpft.privacy.checks import Untouched, bit_sums, written
 from dpft.privacy.precision import full_precision
-from dpft.privacy.shapes import BLANK
-from dpft.privacy.untouched import Untouched, bit_sums, written
+from dpft.privacy.sampling import BLANK
 from dpft.tasks.objectives.evaluation import Undropped, training_without_dropout
 
 if TYPE_CHECKING:

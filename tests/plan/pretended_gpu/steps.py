@@ -14,13 +14,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dpft.config.compose import compose
 from dpft.config.schema import parse
-from dpft.plan.metering import Meter
-from dpft.plan.simulate import PretendedAnswers, steps
-from dpft.plan.step_shape import shape_of, training_of
+from dpft.plan.estimate import shape_of, training_of
+from dpft.plan.simulate import Meter, PretendedAnswers, steps
 from dpft.privacy.precision import as_on_gpu
-from dpft.privacy.shapes import BLANK, FixedShapes
-from dpft.tasks.objectives.causal import CausalExample, collate
-from dpft.tasks.objectives.mixed import Mixed
+from dpft.privacy.sampling import BLANK, FixedShapes
+from dpft.tasks.objectives.evaluation import Mixed
+from dpft.tasks.objectives.generation import CausalExample, collate
 from dpft.tasks.units import Records, Users
 from dpft.training.executors import add_clipped
 from dpft.training.setup import attach_clipper

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from dpft.privacy import UnsupportedLayerError, halves, make_clipper
+from dpft.privacy import UnsupportedLayerError, make_clipper, precision
 from dpft.privacy.clipping import CLIP_FUNCTIONS
 from dpft.privacy.clipping import clipper as clippers
 from dpft.privacy.clipping.rules import RULES, MatrixUse
@@ -37,7 +37,7 @@ def check(a, g, threshold, transposed=False, function="abadi"):
     c = CLIP_FUNCTIONS[function](length, threshold)
     added = by_itself(use, c).flatten(1)
     assert (added.norm(dim=1) <= threshold * (1 + FLOAT32)).all()
-    kept = torch.where(c < halves.SMALLEST, 0.0, c.double())
+    kept = torch.where(c < precision.SMALLEST, 0.0, c.double())
     apart = (added - kept[:, None] * true.flatten(1)).norm(dim=1)
     allowed = kept * norm.rounding.double().sqrt()  # of a norm beyond float32: 0 times infinity
     assert (apart <= allowed.nan_to_num(0.0) + 1e-12 * threshold).all()
@@ -82,7 +82,7 @@ def test_roundings_that_all_go_one_way_stay_below_the_threshold(monkeypatch):
     for threshold in thresholds:
         check(a, g, threshold)
     # Without the allowance a record would exceed its own.
-    monkeypatch.setattr(halves, "_UNIT", 0.0)
+    monkeypatch.setattr(precision, "_UNIT", 0.0)
     broken = 0
     for threshold in thresholds:
         use = MatrixUse(a, g)

@@ -13,8 +13,8 @@ from transformers.pytorch_utils import Conv1D
 from dpft.models import layer_rules
 from dpft.models.wrn import WeightStandardizedConv2d
 from dpft.privacy.clipping.rules import LayerRules
-from dpft.privacy.clipping.rules import conv as convolutions
-from dpft.privacy.clipping.rules.conv import ConvUse
+from dpft.privacy.clipping.rules import layers as convolutions
+from dpft.privacy.clipping.rules.layers import ConvUse
 from dpft.privacy.clipping.rules.uses import DirectUse, Form
 from tests.covering import covering
 

@@ -8,9 +8,9 @@ import pytest
 from dpft.config.compose import compose
 from dpft.config.errors import ConfigError
 from dpft.reproduce.tables.record_index import make_index, match_key
-from dpft.runs.finished import marked
+from dpft.runs.folders import marked
 from dpft.runs.record import read_record, write_table
-from dpft.tasks.metrics.shown import packed
+from dpft.tasks.scores import packed
 from tests.reproduce.tables.example import plan, run_of, table, write_record
 from tests.runs.example import example_guarantee
 

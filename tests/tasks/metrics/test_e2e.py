@@ -9,9 +9,9 @@ from itertools import groupby
 
 import pytest
 
-from dpft.tasks.metrics import coco, e2e_scores, java
+from dpft.tasks.metrics import coco, e2e_scores
+from dpft.tasks.metrics.coco import JavaError
 from dpft.tasks.metrics.e2e_scores import bleu, mteval_tokenize, nist
-from dpft.tasks.metrics.java import JavaError
 from tests.tasks.metrics.restaurants import PREDICTIONS, REFERENCES
 
 TOLERANCE = 1e-6  # the official scorer prints four decimals
@@ -144,6 +144,6 @@ def test_a_program_that_fails_or_hangs_is_ended_and_quoted(
     file = tmp_path / "java"
     file.write_text(f"#!/bin/sh\n{commands}\n")
     file.chmod(0o700)
-    monkeypatch.setattr(java, "find_java", lambda: file)
+    monkeypatch.setattr(coco, "find_java", lambda: file)
     with pytest.raises(JavaError, match=message):
-        java.run(["-jar", "x.jar"], ["text"], timeout_s=0.2)
+        coco.run_java(["-jar", "x.jar"], ["text"], timeout_s=0.2)

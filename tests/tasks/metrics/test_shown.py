@@ -11,11 +11,13 @@ from dpft.config.errors import ConfigError
 from dpft.config.schema import parse
 from dpft.reproduce.papers import load, names
 from dpft.tasks import load_task
-from dpft.tasks.metrics.shown import (
+from dpft.tasks.scores import (
     MOST_CLASSES,
     cautions,
+    check_metric,
     confused,
     figure,
+    lower_is_better,
     majority,
     packed,
     paired_error,
@@ -23,7 +25,6 @@ from dpft.tasks.metrics.shown import (
     shown,
     unpacked,
 )
-from dpft.tasks.scores import check_metric, lower_is_better
 
 E2E = "bleu:nrefs:var|case:ascii-lc+nist:order:5|case:ascii-lc|tok:13a+coco:pycocoevalcap:1.2"
 GEM = "bleu:nrefs:var|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0"

@@ -8,13 +8,12 @@ import torch.nn.functional as F
 
 from dpft.config.schema import Decode
 from dpft.tasks.dart import DART
+from dpft.tasks.dialogues import PersonaChat, SAMSum
 from dpft.tasks.e2e import E2E
-from dpft.tasks.objectives.causal import Causal, LanguageModel
+from dpft.tasks.objectives.generation import Causal, LanguageModel
 from dpft.tasks.objectives.objective import Instance
 from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.own_texts import LanguageModeling
-from dpft.tasks.personachat import PersonaChat
-from dpft.tasks.samsum import SAMSum
 from tests.tasks.objectives.support import Letters, check_losses_are_their_own, prompt_of, spelled
 
 
@@ -120,7 +119,7 @@ def test_likelihoods_count_every_target_token_once(tiny, whole, monkeypatch):
     if whole:
         objective = LanguageModel(tiny.tokenizer, 40)
         instances = [Instance(TextRecord((), x), (x,)) for x in ("A kettle.", "Why?", "It is " * 9)]
-        monkeypatch.setattr("dpft.tasks.objectives.causal.decode", pytest.fail)
+        monkeypatch.setattr("dpft.tasks.objectives.generation.decode", pytest.fail)
     settings, done = Decode(beams=1, max_new_tokens=1, batch_size=2), []
     predictions = objective.predict(tiny.model, instances, settings, 0, done.append)
     assert sum(done) == len(instances)

@@ -7,7 +7,7 @@ from dpft.config.schema import Decode, Model
 from dpft.models.load import load_model
 from dpft.models.needs import Needs
 from dpft.tasks.objectives.decode import decode
-from dpft.tasks.objectives.encoder_decoder import EncoderDecoder
+from dpft.tasks.objectives.generation import EncoderDecoder
 from dpft.tasks.objectives.record_types import TextRecord
 
 RECORDS = [

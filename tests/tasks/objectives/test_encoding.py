@@ -3,12 +3,17 @@
 import pyarrow as pa
 import pytest
 
-from dpft.tasks.objectives import encoding
-from dpft.tasks.objectives.causal import Causal, CausalExample
-from dpft.tasks.objectives.classifier import ClassExample, Classifier
-from dpft.tasks.objectives.encoding import Packed, encoded, lengths, pack, schema_of, values
-from dpft.tasks.objectives.image import ImageExample
-from dpft.tasks.objectives.objective import cut_in_encoding
+from dpft.tasks.objectives.classifier import ClassExample, Classifier, ImageExample
+from dpft.tasks.objectives.generation import Causal, CausalExample
+from dpft.tasks.objectives.objective import (
+    Packed,
+    cut_in_encoding,
+    encoded,
+    lengths,
+    pack,
+    schema_of,
+    values,
+)
 from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.objectives.tokens import token_ids
 from tests.tasks.objectives.support import standin, wordpiece
@@ -46,7 +51,7 @@ def test_classified_texts_are_encoded_equally_together_and_alone(make):
 
 
 def test_all_records_are_encoded_in_order(tiny, monkeypatch):
-    monkeypatch.setattr(encoding, "PIECE", 7)
+    monkeypatch.setattr("dpft.tasks.objectives.objective.PIECE", 7)
     causal = Causal(tiny.tokenizer, 32, before="Say: ", after=" Now:", cut="source")
     texts = [((TEXTS[n % 12], f"{n}"), f"{TEXTS[-n % 11]} {n}") for n in range(30)]
     records, counted = [TextRecord(*text) for text in texts], []

@@ -11,11 +11,11 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 
 from dpft.config.errors import ModelError
 from dpft.privacy import make_clipper
-from dpft.privacy.shapes import FixedShapes
-from dpft.tasks.objectives.causal import Causal, CausalExample
+from dpft.privacy.sampling import FixedShapes
 from dpft.tasks.objectives.classifier import ClassExample, Classifier
+from dpft.tasks.objectives.evaluation import Mixed
+from dpft.tasks.objectives.generation import Causal, CausalExample
 from dpft.tasks.objectives.independence import check_independence
-from dpft.tasks.objectives.mixed import Mixed
 from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import Records, Users, finite_losses
 from dpft.training import setup as preparation

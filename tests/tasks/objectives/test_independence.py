@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from dpft.config.errors import ModelError
 from dpft.privacy import make_clipper
 from dpft.privacy.clipping import clipper as clippers
-from dpft.privacy.shapes import FixedShapes
-from dpft.tasks.objectives.causal import CausalExample, collate, token_nll
+from dpft.privacy.sampling import FixedShapes
+from dpft.tasks.objectives.generation import CausalExample, collate, token_nll
 from dpft.tasks.objectives.independence import WritesError, _sums_differ, check_independence
 from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import Records, Users

@@ -6,8 +6,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from dpft.tasks.objectives.causal import Causal, LanguageModel
 from dpft.tasks.objectives.chat import ChatObjective
+from dpft.tasks.objectives.generation import Causal, LanguageModel
 from dpft.tasks.objectives.record_types import Conversation, TextRecord
 
 SOME = SimpleNamespace(max_new_tokens=4)

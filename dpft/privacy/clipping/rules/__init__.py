@@ -5,7 +5,6 @@ from types import MappingProxyType
 
 from torch import nn
 
-from dpft.privacy.clipping.rules.conv import ConvRule
 from dpft.privacy.clipping.rules.interface import (
     Change,
     Changed,
@@ -16,6 +15,7 @@ from dpft.privacy.clipping.rules.interface import (
     Use,
 )
 from dpft.privacy.clipping.rules.layers import (
+    ConvRule,
     EmbeddingRule,
     GroupNormRule,
     LinearRule,

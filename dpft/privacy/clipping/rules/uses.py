@@ -24,14 +24,17 @@ from dpft.privacy.clipping.rules.interface import (
     floor,
     zero_rows,
 )
-from dpft.privacy.halves import (
+from dpft.privacy.precision import (
     LEAST_LENGTH,
+    addmm_,
     allowance,
+    bmm,
+    mm,
+    norm_kernels,
     rounding_by_gram,
     rounding_by_lengths,
     scaled_halves,
 )
-from dpft.privacy.precision import addmm_, bmm, mm, norm_kernels
 
 # Moving one number to memory and back costs about as much as this many multiplications.
 MULTIPLICATIONS_PER_NUMBER = 40
@@ -83,7 +86,7 @@ class MatrixUse(Use):
     """``G_i = sum_t g_it a_it^T``: linear weights; ``a`` is ``(B, T, d)``, ``g`` is ``(B, T, p)``.
 
     The weight is ``(p, d)``; with ``transposed`` it is stored as ``(d, p)``. Where both are in
-    bfloat16, so are the factors of all products: see `dpft.privacy.halves`.
+    bfloat16, so are the factors of all products: see `dpft.privacy.precision`.
     """
 
     a: Tensor
