@@ -167,16 +167,11 @@ def measured(only: str) -> dict[str, Any]:
         "torch": torch.__version__,
     }
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        for name in [name for name in (*RUNS, "users", "trainer") if only in name]:
+        folder, own = Path(place), {"users": of_users, "trainer": trainer}
+        for name in [name for name in (*RUNS, *own) if only in name]:
             print(name, file=sys.stderr)
             try:
-                if name == "trainer":
-                    found[name] = trainer(folder)
-                elif name == "users":
-                    found[name] = of_users(folder)
-                else:
-                    found[name] = train(name, RUNS[name], folder)
+                found[name] = own[name](folder) if name in own else train(name, RUNS[name], folder)
             except Exception as error:  # that a run is refused is also a result
                 found[name] = f"{type(error).__name__}: {error}"[-300:]
     if not only:

@@ -45,8 +45,7 @@ def check(name: str) -> list[str]:
     """Return what still needs the leaf: modules that fail to import, and other leaves' tests."""
     deleted, tests = (text.split() for text in LEAVES[name])
     with tempfile.TemporaryDirectory(prefix="dpft-leaf-") as copy:
-        hidden = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "dpft", Path(copy, "dpft"), ignore=hidden)
+        shutil.copytree(ROOT / "dpft", Path(copy, "dpft"))
         shutil.copytree(ROOT / "conf", Path(copy, "conf"))
         for path in deleted:
             gone = Path(copy, "dpft", path)

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -143,7 +142,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    transformers.logging.disable_progress_bar()
     rows = generate("train", args.rows, 0)
     tokenizer = byte_level_tokenizer(texts(rows), 2560)
     torch.manual_seed(0)

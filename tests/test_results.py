@@ -17,8 +17,7 @@ from dpft.reproduce.tables.planned import make_plan
 from dpft.reproduce.tables.record_index import Index, match_key
 from dpft.runs.record import check_record, read_table
 from dpft.sweep import points as sweep
-from scripts.collect_results import rendered
-from scripts.utility_figure import csv, points
+from scripts.collect_results import csv, points, rendered
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 COLLECTED = read_table(RESULTS)
