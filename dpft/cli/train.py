@@ -106,7 +106,7 @@ def execute(raw: dict[str, Any]) -> None:
     check_model(run.model)
     if run.model.dtype == "nf4":
         from dpft.models.nf4 import check_nf4
-        from dpft.training.setup import device_of
+        from dpft.training.devices import device_of
 
         check_nf4(device_of(run.device))
     if run.ranks is not None and run.ranks > 1 and launched() == 1:
@@ -131,8 +131,8 @@ def execute(raw: dict[str, Any]) -> None:
                 data = read_data(run, task, progress)
         with Console(stderr=True).status("importing torch and transformers"):
             from dpft.plan.estimate import fitted
+            from dpft.training.devices import device_of
             from dpft.training.run import run_experiment
-            from dpft.training.setup import device_of
         outcome = run_experiment(fitted(run, device_of(run.device)), data)
     except KeyboardInterrupt as stopped:
         if not path.exists():

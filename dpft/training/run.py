@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,31 +14,29 @@ from safetensors import SafetensorError
 from dpft import runs
 from dpft.config.defaults import origin_in_words
 from dpft.config.errors import ConfigError
-from dpft.config.flags import Flag, Stored, flag
-from dpft.config.published import is_other_size, with_part_flags
+from dpft.config.published import with_part_flags
 from dpft.config.schema import SHORTHANDS, Effect, Run, names_with
-from dpft.models.hub import hub_name, pipeline_of
 from dpft.models.load import LoadedModel
-from dpft.models.nf4 import check_nf4, count
+from dpft.models.nf4 import check_nf4
 from dpft.models.save import save_model
 from dpft.parallel.cohort import TrainingCohort, together
 from dpft.parallel.launch import check_launcher, check_processes, launched, restarted
 from dpft.parallel.layouts import joined
 from dpft.privacy import UnsupportedLayerError
-from dpft.privacy.guarantee import guarantee, least_claim
+from dpft.privacy.guarantee import least_claim
 from dpft.report.card import write_card, write_lineage
-from dpft.runs.environment import forget_peak, peak, version_of
+from dpft.runs.environment import forget_peak, version_of
 from dpft.runs.folders import run_path
 from dpft.runs.identity import differences
-from dpft.runs.lineage import lineage_caveats
 from dpft.tasks import load_task
 from dpft.tasks.scores import shown
-from dpft.tasks.task import Task
+from dpft.training.devices import device_of
 from dpft.training.mechanisms import Data, read_data
 from dpft.training.predictions import predict, score_file, write_predictions
 from dpft.training.progress import Progress
+from dpft.training.recording import make_record
 from dpft.training.session import Session
-from dpft.training.setup import Prepared, device_of, own_parts, prepare
+from dpft.training.setup import Prepared, prepare
 
 if TYPE_CHECKING:
     from dpft.training.trackers import Tracking
@@ -213,84 +210,3 @@ def _decode_stage(prepared: Prepared, loaded: LoadedModel, tracker: Tracking | N
         signature, found = scores["signature"], scores["metrics"].items()
         values = {f"{split}/{k}": shown(k, v, signature) for k, v in found if v is not None}
         tracker.log(None, values)
-
-
-def make_record(prepared: Prepared, seconds: float, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record after training, without scores: sections of `dpft.runs.RunRecord`."""
-    run, task, loaded = prepared.run, prepared.task, prepared.parts.loaded
-    mechanism = prepared.parts.mechanism
-    parameters = list(loaded.model.parameters())
-    explicit = run.privacy.noise_seed
-    counts = {"train": len(prepared.records)}
-    if task.unit_noun != "record":
-        # How many records there are depends on one user by more than the guarantee covers.
-        counts = {f"training {task.unit_noun}s": mechanism.dataset_size - run.audit.gradients}
-    found, own, taken = runs.environment(), own_parts(run), list[str]()
-    if task.limit_train is not None:
-        taken.append(
-            f"trained on the first {task.limit_train} records of a file: one record more before "
-            "them displaces another, so the guarantee is for these records as they were taken"
-        )
-    return {
-        "stage": "trained",
-        "dpft": found["dpft"],
-        "config": run.recorded(),  # a record may travel: no folders
-        "config_hash": runs.config_hash(run.identity()),
-        **({"origin": dict(run.origin)} if run.origin else {}),
-        "environment": found,
-        **({"plugins": own} if own else {}),
-        "seeds": {"seed": run.seed, "noise": explicit},
-        "dataset": {
-            "task": task.name,
-            "source": task.location[0],
-            "hub_revision": prepared.revision,
-            "fingerprint": prepared.header["data"],
-            "counts": counts,
-        },
-        "model": {
-            "base_model": runs.base_model(run.model.path),
-            "hub_model": hub_name(run.model.path) if run.model.init != "scratch" else None,
-            **prepared.weights,
-            "pipeline": pipeline_of(task.needs, loaded.model.config),
-            "adaptation": run.adapt.name,
-            "flags": list(loaded.flags),
-            "parameters": count(loaded.model),
-            "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
-        },
-        "mechanism": mechanism.to_dict() if mechanism.private else None,
-        "privacy": guarantee(
-            mechanism,
-            noun=task.unit_noun,
-            unit=task.unit_in_words,
-            # Delta is compared with the real units: canaries are no records.
-            size=mechanism.dataset_size - run.audit.canaries,
-            noise_seed=explicit,
-            audit=measured.get("audit"),
-            caveats=[*taken, *run.audit.caveats(task.unit_noun), *lineage_caveats(loaded.flags)],
-        ).to_dict(),
-        "training": {
-            "steps": mechanism.steps,
-            "seconds": seconds,
-            "peak_memory_bytes": peak(str(loaded.model.device)),
-            "device": str(loaded.model.device),
-            **prepared.cohort.layout,
-        },
-        "flags": [
-            *loaded.flags,
-            *task.flags(),
-            *_size_flags(run, task, len(prepared.records) - run.audit.planted),
-            *run.audit.flags(),
-        ],
-        **measured,
-    }
-
-
-def _size_flags(run: Run, task: Task, count: int) -> list[Stored]:
-    """Flag training records that are a part of a published set, unless another flag does."""
-    published = run.task.get("train_size")
-    flagged = task.synthetic is not None or task.limit_train is not None
-    if published is None or flagged or not task.published or task.location[0] == "sample":
-        return []
-    if not is_other_size(count, published):
-        return []
-    return [flag(Flag.TRAIN_SIZE, size=count, published=published)]

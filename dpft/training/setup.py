@@ -6,11 +6,9 @@ data are read, and the mechanism is made, in `dpft.training.mechanisms`, which n
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -32,8 +30,6 @@ from dpft.privacy.policies import Cohort
 from dpft.privacy.sampling import FixedShapes
 from dpft.privacy.spec import Partition
 from dpft.privacy.styles import own_function
-from dpft.runs.atomic import sha256_file
-from dpft.tasks import TASKS
 from dpft.tasks.objectives.evaluation import Mixed, check_blank, check_supported
 from dpft.tasks.objectives.independence import check_independence
 from dpft.tasks.objectives.objective import Instance, Objective, cut_in_encoding, encoded
@@ -41,54 +37,16 @@ from dpft.tasks.objectives.record_types import Record
 from dpft.tasks.scores import rare
 from dpft.tasks.task import Task, fingerprint
 from dpft.tasks.units import Records, TrainingSet, Users
+from dpft.training.devices import all_round_like, device_of
 from dpft.training.held_out import check_scored, held_out_records, must_be_apart
 from dpft.training.mechanisms import Data, quantiles_of
 from dpft.training.progress import Progress
+from dpft.training.recording import deciding_parts
 
 if TYPE_CHECKING:
     from dpft.audit.canaries import Canaries
     from dpft.audit.exposure import Planted
     from dpft.parallel.pipeline import PipelinedSums
-
-
-def device_of(name: str) -> torch.device:
-    """Return the device that ``device=`` names; ``auto`` is the GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device is {name!r}, but there is no GPU here; type device=cpu")
-    own = os.environ.get("LOCAL_RANK")  # each process of torchrun has its own
-    if name == "cuda" and own is not None:
-        name = f"cuda:{own}"
-    device = torch.device(name)
-    if device.type == "cuda" and own is not None and device.index != int(own):
-        raise ConfigError(
-            f"device is {name!r} with torchrun, which would be one GPU for several processes; "
-            "type device=cuda, for one each"
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device is {name!r}, and this machine has {torch.cuda.device_count()} GPUs, counted "
-            "from 0; expected one of them, or as many processes as there are GPUs"
-        )
-    return device
-
-
-def rounds_like(device: torch.device) -> dict[str, Any]:
-    """Return what decides how sums are rounded, which must be equal when a step is repeated.
-
-    On a CPU the ledger's digest of a step also shows other versions of torch; a GPU has no digest.
-    """
-    found: dict[str, Any] = {"device": device.type, "threads": torch.get_num_threads()}
-    if device.type == "cuda":
-        found |= {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
-    return found
-
-
-def all_round_like(device: torch.device, cohort: TrainingCohort) -> dict[str, Any]:
-    """Return `rounds_like` of the first rank, and of all others if any differs; a collective."""
-    first, *others = cohort.all_gather(rounds_like(device))
-    return {**first, "others": others} if any(other != first for other in others) else first
 
 
 @dataclass
@@ -376,30 +334,3 @@ def compiles(run: Run, device: torch.device) -> bool:
     """Return whether microbatches are added up by compiled programs."""
     wanted = run.compile if isinstance(run.compile, bool) else device.type == "cuda"
     return wanted and run.parallel.name == "data" and not run.model.checkpointing
-
-
-# Parts that the user wrote (`dpft.config.foreign`): checked, and recorded.
-
-
-def own_parts(run: Run) -> list[dict[str, str]]:
-    """Return where each part that is not dpft's comes from, and what its code was."""
-    task = str(run.task["name"])
-    asked = [] if task in TASKS else [("task", task)]
-    if run.clip.private:
-        if run.clip.clip_function not in CLIP_FUNCTIONS:
-            asked.append(("clip function", run.clip.clip_function))
-        if run.clip.own_groups:
-            asked.append(("clipping style", run.clip.groups))
-    return [foreign.origin(kind, path) for kind, path in asked]
-
-
-def deciding_parts(run: Run) -> dict[str, str]:
-    """Return code and templates of the user that a step's sum follows from, for the ledger."""
-    found = {
-        f"{part['kind']} {part['name']}": f"{part['package']} {part['version']} {part['sha256']}"
-        for part in own_parts(run)
-    }
-    template = run.task.get("template", "auto") if run.task["name"] == "chat" else "auto"
-    if template not in ("auto", "plain"):
-        found["chat template"] = sha256_file(Path(template))
-    return found

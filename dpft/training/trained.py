@@ -65,7 +65,7 @@ class TrainedRun:
     @cached_property
     def device(self) -> torch.device:
         """This process's GPU if there is one and the run did not ask for the CPU."""
-        from dpft.training.setup import device_of
+        from dpft.training.devices import device_of
 
         return device_of("cpu" if self.run.device == "cpu" else "auto")
 

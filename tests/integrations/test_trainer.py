@@ -54,8 +54,8 @@ from dpft.runs.ledger import key_from_seed
 from dpft.runs.lineage import read_lineage
 from dpft.tasks.objectives.evaluation import Mixed
 from dpft.tasks.units import Records
+from dpft.training.devices import rounds_like
 from dpft.training.executors import add_clipped
-from dpft.training.setup import rounds_like
 from tests.privacy.reference import clip_records, record_gradients
 
 VOCAB = 23

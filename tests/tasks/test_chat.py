@@ -18,7 +18,7 @@ from dpft.tasks.conversations import Chat
 from dpft.tasks.objectives.chat import PLAIN, ChatObjective
 from dpft.tasks.objectives.objective import Prediction, cut_in_encoding
 from dpft.tasks.objectives.record_types import Conversation
-from dpft.training.setup import deciding_parts
+from dpft.training.recording import deciding_parts
 
 TEMPLATES = yaml.safe_load(Path(__file__).with_name("chat_templates.yaml").read_text("utf-8"))
 TEMPLATES["plain"] = {

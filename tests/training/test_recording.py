@@ -10,7 +10,7 @@ from dpft.privacy.guarantee import least_claim
 from dpft.report.card import model_card
 from dpft.report.comparison import print_remarks
 from dpft.runs.folders import run_path
-from dpft.training.run import make_record
+from dpft.training.recording import make_record
 from tests.small_runs import ready, settings
 
 

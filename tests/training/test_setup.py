@@ -18,8 +18,8 @@ from dpft.privacy import accounting, keys
 from dpft.runs.folders import run_path
 from dpft.runs.ledger import key_from_seed
 from dpft.tasks.objectives.classifier import Classifier
+from dpft.training.devices import device_of, rounds_like
 from dpft.training.run import run_experiment
-from dpft.training.setup import device_of, rounds_like
 from tests.small_runs import ready, settings
 
 USERS = [

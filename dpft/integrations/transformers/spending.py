@@ -31,8 +31,8 @@ from dpft.runs.atomic import Closing, owners_folder, sha256_file, write_atomic
 from dpft.runs.directory import PRIVATE_README, DirectoryLock
 from dpft.runs.identity import differences, opened, sealed
 from dpft.runs.ledger import key_from_seed, stored_key
+from dpft.training.devices import rounds_like
 from dpft.training.session import ledger_entry
-from dpft.training.setup import rounds_like
 from dpft.training.statistics import StepStatistics
 
 _LOGGER = logging.getLogger(__name__)
