@@ -18,7 +18,6 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from dpft.privacy.clipping.calls import Call
 
-
 # Whole numbers as wide as a tensor's, by bytes.
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Numbers at a time: a sum in int64 takes a copy in that.

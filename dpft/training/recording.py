@@ -106,9 +106,6 @@ def _size_flags(run: Run, task: Task, count: int) -> list[Stored]:
     return [flag(Flag.TRAIN_SIZE, size=count, published=published)]
 
 
-# Parts that the user wrote (`dpft.config.foreign`): checked, and recorded.
-
-
 def own_parts(run: Run) -> list[dict[str, str]]:
     """Return where each part that is not dpft's comes from, and what its code was."""
     task = str(run.task["name"])

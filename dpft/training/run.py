@@ -41,7 +41,6 @@ from dpft.training.setup import Prepared, prepare
 if TYPE_CHECKING:
     from dpft.training.trackers import Tracking
 
-
 # The threads that the process started with, unless a run sets them.
 _THREADS = torch.get_num_threads()
 # Packages that a record's tokens and gradient follow from.
