@@ -46,7 +46,7 @@ def test_only_a_task_is_made_of_what_a_config_names(name, monkeypatch):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_shipped_settings_are_those_of_the_class(name, monkeypatch):
-    shipped = compose([f"task={name}"])["task"]
+    shipped = compose([f"task={name}", "model=gpt2"])["task"]
     task = load_task(shipped)
     # Of the file alone.
     words = {"template": "", "label_words": {}} if isinstance(task, Glue) else {}
