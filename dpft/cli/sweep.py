@@ -179,7 +179,7 @@ def choose(
     from dpft.privacy.rounding import up
     from dpft.runs.folders import RECORD, damages
     from dpft.runs.record import read_record
-    from dpft.sweep.selection import Selection, Trials, best, check, draw, price, release
+    from dpft.sweep.selection import Selection, Trials, best, check, draw, price, priced, release
     from dpft.tasks import load_task
     from dpft.tasks.scores import check_metric, lower_is_better
     from dpft.training.mechanisms import make_mechanism
@@ -209,8 +209,8 @@ def choose(
         paths = run_trials(selection, parsed, lines)
         trial, record, size = best(paths, metric, lowest)
         mechanisms = [make_mechanism(run, size) for run in plan.runs]
-        rule: dict[str, Any] = {"metric": metric, "lowest": lowest, "trials": trials}
-        chosen = release(selection, trial, record, **rule, mechanisms=mechanisms)
+        chosen = priced(record, metric, lowest, trials, mechanisms)
+        release(selection, trial, chosen)
     _show(selection, chosen, metric)
     each, total, delta = price(mechanisms, trials)
     spent, stated = up(each.epsilon(1, delta)), up(total.epsilon(1, delta))

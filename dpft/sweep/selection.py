@@ -269,17 +269,8 @@ def price(mechanisms: Sequence[Any], trials: Trials) -> tuple[RDPCurve, RDPCurve
     return each, trials.cost(each), min(mechanism.delta for mechanism in mechanisms)
 
 
-def release(
-    selection: Selection,
-    trial: Path,
-    record: Mapping[str, Any],
-    *,
-    metric: str,
-    lowest: bool,
-    trials: Trials,
-    mechanisms: Sequence[Any],
-) -> dict[str, Any]:
-    """Copy what may be released of the best trial, and return its record with the price of all.
+def release(selection: Selection, trial: Path, chosen: Mapping[str, Any]) -> None:
+    """Copy what may be released of the best trial, whose record is as `priced` returns it.
 
     Its guarantee is the selection's: the trial's own epsilons hold no longer and are left out.
 
@@ -292,7 +283,6 @@ def release(
             f"{selection.path}: of the trial that scored best {damaged[0]}; expected what it "
             "wrote. Nothing is released: run the same command again, which makes the trial again"
         )
-    chosen = priced(record, metric, lowest, trials, mechanisms)
     fresh = selection.private / "chosen.new"  # where no reader looks if this process is killed
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -317,7 +307,6 @@ def release(
     os.utime(selection.description)
     fresh.rename(selection.chosen)
     fsync(selection.path)
-    return chosen
 
 
 def priced(
