@@ -176,7 +176,7 @@ class _Replayed:
 def share_launches(graph: fx.Graph) -> None:
     """Have one launch of the norm kernel for all layers whose tensors have one shape.
 
-    It stands where the last of them called the kernel. A layer takes part only if its ``a`` and
+    It is placed where the last of them called the kernel. A layer takes part only if its ``a`` and
     ``g`` are needed after that anyway: so it is in flat clipping, whose sums wait for all norms.
     Where groups are clipped one after the other, their tensors are not kept for a launch.
     """

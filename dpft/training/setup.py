@@ -151,9 +151,10 @@ def prepare(
     size = mechanism.dataset_size
     if mechanism.private and mechanism.delta >= 1 / size:  # known before a budget is spent
         progress.warn(" ".join(own_caveats(None, mechanism.delta, task.unit_noun, size)))
-    scored = Counter(one.references for one in data.instances)
-    for remark in rare({name: scored[name,] for name in task.needs.classes}):
-        progress.warn(remark)
+    if task.needs.classes:
+        scored = Counter(one.references for one in data.instances)
+        for remark in rare({name: scored[name,] for name in task.needs.classes}):
+            progress.warn(remark)
     if progress.may_tell(mechanism.noise_multiplier > 0):
         for remark in filter(None, [*task.remarks(), cut_in_encoding(examples)]):
             progress.warn(remark)

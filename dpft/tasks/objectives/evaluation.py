@@ -186,7 +186,7 @@ class Mixed:
 
     Weights, losses, norms, clipped sums and noise are float32. Gradients are rounded differently in
     different shapes: the guarantee holds where shapes do not depend on other records, see
-    `dpft.privacy.sampling`. Predictions are the objective's own, since saved weights are float32.
+    `dpft.privacy.sampling`. Predictions are the objective's own, by weights as they are saved.
     """
 
     def __init__(self, objective: Losses) -> None:
