@@ -211,8 +211,7 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
     """Put the frozen model behind a trained prefix, whose network is drawn from ``seed``.
 
     Raises:
-        ModelError: if it is not a causal language model, or one that takes no keys and values, or
-            if it has no positions for the prefix and for a text.
+        ModelError: if it is not a causal language model, or one that takes no keys and values.
     """
     takes = inspect.signature(loaded.model.forward).parameters
     encoder = needs.kind != "causal" or loaded.model.config.is_encoder_decoder
@@ -220,13 +219,6 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
         raise ModelError(
             "adapt=prefix gives keys and values to a model that writes text and has no encoder; "
             f"{type(loaded.model).__name__} is none, or takes none: type adapt=lora"
-        )
-    assert settings.length is not None
-    positions: int | None = getattr(loaded.model.config, "max_position_embeddings", None)
-    if positions is not None and settings.length + 2 > positions:
-        raise ModelError(
-            f"adapt.length is {settings.length}, and the model has {positions} positions for both "
-            "what is trained and a text; type a smaller adapt.length"
         )
     config = PrefixTuningConfig(
         task_type="CAUSAL_LM",

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from dpft.config.errors import ModelError
+from dpft.config.errors import ConfigError, ModelError, SettingError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Model
 from dpft.models import hub
@@ -218,6 +218,40 @@ def check_dropout(model: PreTrainedModel, rate: float | None) -> None:
                     f"{key}={value}; expected a model whose dropouts have the usual names: leave "
                     "model.dropout out, or change the model's config.json"
                 )
+
+
+def check_room(settings: Model, needs: Needs, longest: int | None, prefix: int = 0) -> None:
+    """Raise ConfigError if texts may be longer than the model has positions for, by its config.
+
+    Args:
+        settings: see docs/reference/models.md.
+        needs: what the task's objective works with.
+        longest: the most tokens of a record; None: the task cuts it to what the model has.
+        prefix: how many positions are taken by what adapt=prefix trains.
+    """
+    config = find(settings).config()
+    auto = kind_of(settings, needs, config).auto
+    room: int | None = getattr(config, "max_position_embeddings", None)
+    if needs.kind in ("classifier", "masked"):
+        room = None
+        with torch.device("meta"):
+            modules = auto.from_config(config, trust_remote_code=False).named_modules()
+        for name, module in modules:
+            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+                # RoBERTa's positions begin after that of the padding.
+                first = 0 if module.padding_idx is None else module.padding_idx + 1
+                room = module.num_embeddings - first
+    if room is None:
+        return
+    room -= prefix
+    if prefix and room < 2:
+        raise SettingError("adapt.length", prefix, f"at most {room + prefix - 2} for this model")
+    if longest is not None and longest > room:
+        smaller = f", or an adapt.length below {prefix}" if prefix else ""
+        raise ConfigError(
+            f"task.max_length is {longest}, but the model has positions for {room} tokens; type "
+            f"task.max_length={room}{smaller}"
+        )
 
 
 def stored_weights(settings: Model) -> dict[str, str | None]:

@@ -80,9 +80,8 @@ class Classification(Classes):
         return Needs("classifier", self.classes) if self.mode == "head" else Needs("masked")
 
     def objective(self, loaded: LoadedModel) -> Classifier | Infilling:
-        from dpft.tasks.objectives.classifier import Classifier, Infilling, check_positions
+        from dpft.tasks.objectives.classifier import Classifier, Infilling
 
-        check_positions(loaded.model, self.max_length)
         tokenizer = loaded.text_tokenizer
         if self.mode == "head":
             return Classifier(tokenizer, self.max_length, self.classes)

@@ -17,7 +17,7 @@ from dpft.tasks.objectives.record_types import ANSWERS, Conversation
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.sources import file_text, well_formed
 from dpft.tasks.table_files import TableRow, brief
-from dpft.tasks.task import Generation, check_room, perplexity
+from dpft.tasks.task import Generation, perplexity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,7 +54,6 @@ class Chat(Generation, OwnData):
         return Needs("causal")
 
     def objective(self, loaded: LoadedModel) -> ChatObjective:
-        check_room(loaded.model, self.max_length)
         return self._objective(loaded.text_tokenizer, text_room(loaded.model))
 
     def _objective(

@@ -239,6 +239,7 @@ class SAMSum(Generation):
     name = "samsum"
     written_as = "train.json"
     record_is = "one dialogue with its summary"
+    cuts_to_fit = True
     dataset = Dataset(
         (
             Form({"train": "train.json", "dev": "val.json", "test": "test.json"}, read_rows),

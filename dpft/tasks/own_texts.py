@@ -21,7 +21,7 @@ from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.samples.texts import NOTE_CLASSES
 from dpft.tasks.table_files import TableRow
-from dpft.tasks.task import Generation, check_room, fingerprint, perplexity
+from dpft.tasks.task import Generation, fingerprint, perplexity
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -193,9 +193,8 @@ class TextClassification(OwnData):
         )
 
     def objective(self, loaded: LoadedModel) -> Classifier:
-        from dpft.tasks.objectives.classifier import Classifier, check_positions
+        from dpft.tasks.objectives.classifier import Classifier
 
-        check_positions(loaded.model, self.max_length)
         return Classifier(loaded.text_tokenizer, self.max_length, self.class_names, self.weights)
 
     def record(self, row: TableRow) -> LabelledText:
@@ -273,7 +272,6 @@ class LanguageModeling(Generation, OwnData):
     def objective(self, loaded: LoadedModel) -> LanguageModel:
         from dpft.tasks.objectives.generation import LanguageModel
 
-        check_room(loaded.model, self.max_length)
         return LanguageModel(loaded.text_tokenizer, self.max_length, self.loss)
 
     def record(self, row: TableRow) -> TextRecord:

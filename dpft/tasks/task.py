@@ -54,6 +54,7 @@ class Task(ABC):
     dataset: ClassVar[Dataset]
     record_is: ClassVar[str]
     unconditional: ClassVar[bool] = False  # whether records are texts without a source
+    cuts_to_fit: ClassVar[bool] = False  # whether max_length is lowered to a model's positions
     lower: ClassVar[tuple[str, ...]] = ()  # scores of a subclass that are better the lower they are
     written_as: ClassVar[str] = "train.jsonl"  # the name of a training file of `write_records`
 
@@ -257,7 +258,6 @@ class Generation(Task):
         return Needs("causal", source=True)
 
     def objective(self, loaded: LoadedModel) -> Causal:
-        check_room(loaded.model, self.max_length)
         how = (loaded.text_tokenizer, self.max_length, self.loss)
         config = loaded.model.config
         if getattr(config, "is_encoder_decoder", False):
@@ -278,14 +278,3 @@ class Generation(Task):
 def perplexity(predictions: Sequence[Prediction]) -> float | None:
     """Return the `token_perplexity` of predictions."""
     return token_perplexity([p.nll for p in predictions], [p.tokens for p in predictions])
-
-
-def check_room(model: Any, max_length: int) -> None:
-    """Raise ConfigError if texts may be longer than the model has positions for."""
-    room, prefix = text_room(model), getattr(model, "prefix_length", 0)
-    if room is not None and max_length > room:
-        smaller = f", or an adapt.length below {prefix}" if prefix else ""
-        raise ConfigError(
-            f"task.max_length is {max_length}, but the model has positions for {room} tokens; type "
-            f"task.max_length={room}{smaller}"
-        )

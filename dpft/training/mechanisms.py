@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, SettingError
 from dpft.config.folder import choices, settings_of
 from dpft.config.published import PUBLISHED_TASKS
 from dpft.config.schema import Clip, Optim, Run
@@ -116,6 +116,10 @@ def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
             f"{audit.planted:,} canary texts into {records:,} training records; expected at most "
             f"one for each: type audit.secrets={secrets} audit.repetitions={records // secrets}"
         )
+    if audit.gradients > records:
+        expected = f"at most one for each of {records:,} training {run.task.get('unit', 'record')}s"
+        advice = f"type audit.gradients={records}"
+        raise SettingError("audit.gradients", audit.gradients, expected, advice)
     delta = privacy.delta
     if delta is None:
         delta = default_delta(dataset_size, run.task["name"] in PUBLISHED_TASKS)

@@ -19,7 +19,7 @@ from dpft.config import foreign
 from dpft.config.errors import ConfigError, ModelError, SettingError
 from dpft.config.schema import Clip, Optim, Run
 from dpft.models.adapt import adapt
-from dpft.models.load import LoadedModel, load_model, stored_weights
+from dpft.models.load import LoadedModel, check_room, load_model, stored_weights
 from dpft.models.nf4 import pack
 from dpft.parallel.cohort import Pipeline, TrainingCohort, own_part
 from dpft.privacy import Clipper, Mechanism, keys, make_clipper
@@ -246,6 +246,8 @@ def assemble(
 ) -> TrainingParts:
     """Load and adapt the model, attach the clipper, and spread the noise over its groups."""
     cohort, clip, pipeline = cohort or TrainingCohort(), run.clip, None
+    longest = None if task.cuts_to_fit else getattr(task, "max_length", None)
+    check_room(run.model, task.needs, longest, run.adapt.length or 0)
     loaded = load_adapted(run, task, cohort)
     # Each copy is read separately, so copies are compared; shards come from the first rank.
     digest = loaded.digest() if cohort.rank == 0 or not cohort.sharded else b""

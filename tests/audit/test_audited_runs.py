@@ -21,7 +21,7 @@ SMALL = ["task.source=sample", "task.limit_train=64", "task.limit_eval=2", "opti
 SMALL += ["optim.steps=12", "privacy.delta=1e-4", "privacy.noise_seed=5", "eps=1", "threads=1"]
 SMALL += ["decode=greedy", "decode.max_new_tokens=5"]
 # Nothing here depends on what the model knows.
-BOUND = ["audit=bound", "audit.gradients=300", "model=random-gpt2"]
+BOUND = ["audit=bound", "audit.gradients=300", "task.limit_train=300", "model=random-gpt2"]
 pytestmark = pytest.mark.usefixtures("quick_scores")
 
 
@@ -37,8 +37,8 @@ def test_a_right_run_is_not_refuted(tmp_path):
     assert audit["epsilon_lower"] <= record["privacy"]["epsilon"]["rdp"]
     assert audit["canaries"] == 300
     # Slots are sampled as records are; what is counted as data are the records.
-    assert record["mechanism"]["dataset_size"] == 364
-    assert record["dataset"]["counts"] == {"train": 64}
+    assert record["mechanism"]["dataset_size"] == 600
+    assert record["dataset"]["counts"] == {"train": 300}
     caveats = "\n".join(record["privacy"]["caveats"])
     assert "no epsilon covers them" in caveats
     assert "300 canaries, each in or out by a coin, for an audit" in sentences(record["flags"])
@@ -116,8 +116,9 @@ def test_secrets_that_are_repeated_are_learnt_without_privacy(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["clip=none", "audit=bound"], "guarantees nothing"),
-        (["sampling=shuffle", "audit=bound"], "sampling=poisson"),
+        (["clip=none", "audit.gradients=9"], "guarantees nothing"),
+        (["sampling=shuffle", "audit.gradients=9"], "sampling=poisson"),
+        (["audit=bound"], "expected at most one for each of 64 training records"),
         (["task=sst2", "task.source=sample", "model=random-bert", "audit=canary"], "writes no"),
     ],
 )

@@ -20,13 +20,12 @@ from transformers import (
     T5Tokenizer,
 )
 
-from dpft.config.errors import ConfigError, ModelError
+from dpft.config.errors import ConfigError, ModelError, SettingError
 from dpft.config.schema import Adapt, Model
 from dpft.models.adapt import adapt
-from dpft.models.load import LoadedModel, load_model
+from dpft.models.load import LoadedModel, check_room, load_model
 from dpft.models.needs import Needs
 from dpft.models.save import load_saved, save_model
-from dpft.tasks.e2e import E2E
 from dpft.tasks.objectives.generation import collate, token_nll
 from dpft.tasks.objectives.record_types import TextRecord
 from dpft.tasks.objectives.tokens import around
@@ -222,10 +221,13 @@ def test_what_is_saved_loads_in_plain_transformers(tmp_path, make):
 def test_what_does_not_fit_is_refused_by_name(tmp_path):
     bart(tmp_path)
     loaded = load_model(Model("x", str(tmp_path)), TEXT, seed=0)
-    with pytest.raises(ConfigError, match=r"positions for 16 tokens; type task.max_length=16"):
-        E2E(max_length=17).objective(loaded)
     with pytest.raises(ModelError, match="share one table"):
         load_model(Model("x", str(tmp_path), tied=False), TEXT, seed=0)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"positions for 16 tokens; type task.max_length=16"):
+        check_room(Model("x", str(tmp_path)), TEXT, 17)
+    with pytest.raises(SettingError, match=r"adapt.length is 15; expected at most 14"):
+        check_room(Model("x", str(tmp_path)), TEXT, None, prefix=15)
     with pytest.raises(ModelError, match=r"has no encoder; .*type adapt=lora"):
         adapt(loaded, Adapt("prefix", length=2), TEXT, 0)
     with pytest.raises(ModelError, match=r"is no causal language model, .* such as model=gpt2"):

@@ -329,20 +329,6 @@ def _at(x: Tensor, positions: Tensor) -> Tensor:
     return x[torch.arange(len(x), device=x.device), positions].unsqueeze(1)
 
 
-def check_positions(model: nn.Module, max_length: int) -> None:
-    """Raise ConfigError if records may be longer than the model has positions for."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            # RoBERTa's positions begin after that of the padding.
-            first = 0 if module.padding_idx is None else module.padding_idx + 1
-            room = module.num_embeddings - first
-            if max_length > room:
-                raise ConfigError(
-                    f"task.max_length is {max_length}, but the model has positions for {room} "
-                    f"tokens; type task.max_length={room}"
-                )
-
-
 @dataclass(frozen=True, eq=False)
 class ImageExample:
     """A record on its way into a batch; pixels are made when the batch is."""
