@@ -1,6 +1,5 @@
 """Wrong commands, files and models: one message that says what to type; nothing is started."""
 
-import gzip
 from contextlib import suppress
 
 import pytest
@@ -71,21 +70,10 @@ def test_a_wrong_command_is_one_message(line, tmp_path, monkeypatch):
 
 
 CSV = "text,label\n" + "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40))
-# Files of the user: one of each kind of mistake; the details are tested with the readers.
+# Files of the user, whose mistakes tests/tasks/test_table_files.py has.
 FILES = {
     "empty.csv": ("", "is empty; expected column names"),
     "column.csv": (CSV.replace("label", "kind"), "Type task.label_column=NAME"),
-    "line.jsonl": ('{"text": "a", "label": "a"}\nnot json\n', "line 2: Expecting value"),
-    "sheet.xlsx": ("PK", "has suffix '.xlsx'; expected one of"),
-    "case.csv": (CSV.replace("label", "Label"), "Type task.label_column=Label"),
-    "blank.csv": (CSV.replace(",label", ", label"), """Type 'task.label_column=" label"'"""),
-    "mixed.csv": (CSV.encode() + b"gr\xfcn,a\n" + "grün,b\n".encode(), "other lines are: convert"),
-    "latin.csv": (CSV.encode() + b"gr\xfcn,a\n", "type iconv -f cp1252 -t utf-8"),
-    "wide.csv": (CSV.encode("utf-16-le"), "type iconv -f utf-16le -t utf-8"),
-    "packed.csv": (gzip.compress(CSV.encode()), "type gunzip -c"),
-    "book.csv": (b"PK\x03\x04\xa0", "save the workbook as CSV UTF-8"),
-    "pointer.csv": ("version https://git-lfs.github.com/spec/v1\n", "type git lfs pull"),
-    "page.csv": ("<!DOCTYPE html>\n", "is a web page"),
     "role.chat.jsonl": ('{"messages": [{"role": "bot", "content": "x"}]}\n', "bot"),
 }
 
@@ -94,7 +82,7 @@ FILES = {
 def test_a_wrong_file_is_one_message(name, tmp_path):
     content, said = FILES[name]
     file = tmp_path / name
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    file.write_text(content)
     own = ["chat"] if "chat" in name else ["classification", "task.classes=[a,b]"]
     typed = ["data", "check", *own, f"task.train_file={file}", "task.test_share=0.2"]
     printed = message(CliRunner().invoke(app, typed))

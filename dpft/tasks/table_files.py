@@ -95,8 +95,8 @@ class TableRow:
             advice = f"Type {shlex.quote(override(setting, meant))}"
             if any(len(name.split()) > 2 for name in names):  # a sentence
                 advice = f"If the first line is a row, put the names of columns before it. {advice}"
-            if any(";" in name for name in names):
-                advice += ", or task.delimiter=';' if cells are separated by semicolons"
+            if mark := next((m for m in ";,\t|" if any(m in name for name in names)), None):
+                advice += f", or task.delimiter={mark!r} if that separates cells"
             found = ", ".join(map(repr, names)) or "none"
             raise DataError(f"{self.place}: no column {column!r}; found {found}. {advice}")
         return self.values[column]
@@ -374,11 +374,11 @@ def _lines(path: Path) -> Iterator[str]:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 utf8 |= any(_in_utf8(other) for other in file)
-                advice = (
-                    "other lines are: convert its parts before they are joined"
-                    if utf8
-                    else f"type iconv -f cp1252 -t utf-8 {shlex.quote(str(path))} > NEW"
-                )
+                advice = f"type iconv -f cp1252 -t utf-8 {shlex.quote(str(path))} > NEW"
+                if min(line) < ord("\t"):
+                    advice = "nor is it text in another encoding: save the table as CSV UTF-8"
+                elif utf8:
+                    advice = "other lines are: convert its parts before they are joined"
                 raise DataError(
                     f"{path}, line {number} is not UTF-8 text ({error}); {advice}"
                 ) from error
@@ -388,13 +388,18 @@ def _lines(path: Path) -> Iterator[str]:
 def _check_text(path: Path, line: bytes) -> None:
     """Raise DataError if a file that begins with this line is known to be no UTF-8 table."""
     file = shlex.quote(str(path))
-    to_utf8 = "type iconv -f utf-16{} -t utf-8 {} > NEW".format
+    to_utf8 = "type iconv -f utf-{} -t utf-8 {} > NEW".format
     known = {
-        b"PK": ("a ZIP archive, as workbooks are", "save the workbook as CSV UTF-8, or unpack it"),
+        b"PK\x03\x04": (
+            "a ZIP archive, as workbooks are",
+            "save the workbook as CSV UTF-8, or unpack it",
+        ),
         b"\x1f\x8b": ("packed by gzip", f"type gunzip -c {file} > NEW"),
-        codecs.BOM_UTF16_LE: ("UTF-16 text", to_utf8("", file)),
-        codecs.BOM_UTF16_BE: ("UTF-16 text", to_utf8("", file)),
-        line[:1] + b"\0": ("UTF-16 text without its mark", to_utf8("le", file)),
+        b"PAR1\x15": ("a parquet file", "give it the suffix .parquet"),
+        codecs.BOM_UTF32_LE: ("UTF-32 text", to_utf8("32", file)),  # begins as UTF-16 does
+        codecs.BOM_UTF16_LE: ("UTF-16 text", to_utf8("16", file)),
+        codecs.BOM_UTF16_BE: ("UTF-16 text", to_utf8("16", file)),
+        line[:1] + b"\0": ("UTF-16 text without its mark", to_utf8("16le", file)),
         b"version https://git-lfs": ("a pointer of Git LFS", "type git lfs pull in its repository"),
         b"<!DOCTYPE html": ("a web page", "download the file itself"),
     }

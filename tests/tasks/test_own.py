@@ -41,6 +41,7 @@ def lines(path, rows):
         ({"train_file": "a.csv", "data_dir": "a"}, ConfigError, r"train_file and task\.data_dir;"),
         ({"train_file": "a.csv", "source": "sample"}, ConfigError, r"and task\.source=sample"),
         ({"test_share": 0.5, "dev_share": 0.5}, ConfigError, "left for training"),
+        ({"delimiter": "ab"}, ConfigError, "'ab'; expected one character"),
         ({"unit": "user"}, ConfigError, r"Type task\.user_column=NAME"),
         ({"user_column": "user"}, ConfigError, "protects single records; type task.unit=user"),
         ({**USERS, "limit_train": 5}, ConfigError, "type task.limit_train=null"),

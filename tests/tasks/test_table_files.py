@@ -1,5 +1,6 @@
 """Files of rows: every form gives the same records, and a bad file one clear error."""
 
+import gzip
 import json
 import os
 import tempfile
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpft.config.errors import ConfigError, DataError
+from dpft.config.errors import DataError
 from dpft.tasks import table_files
 from dpft.tasks.own_texts import LanguageModeling
 from dpft.tasks.table_files import read_table
@@ -66,33 +67,47 @@ def test_cells_of_a_csv_file_may_have_any_line_ends(tmp_path_factory, cells):
     assert task.details("train")
 
 
-@pytest.mark.parametrize(
-    ("head", "typed", "found"),
-    [
-        ("text;n", None, ";"), ("text\tn", None, "\t"), ("text,a|b", None, ","),
-        ("text;a,b", ";", ";"), ("text", None, ","),
-    ],
-)  # fmt: skip
-def test_what_separates_cells_is_guessed_from_line_1_and_can_be_typed(tmp_path, head, typed, found):
-    path = tmp_path / "a.csv"
-    cells = ["one, two", *["x"] * head.count(found)]
-    row = found.join(f'"{cell}"' for cell in cells)
-    path.write_text(f"{head}\n{row}\n", encoding="utf-8")
-    task = LanguageModeling(train_file=str(path), delimiter=typed)
-    assert [record.target for record in task.records("train")] == ["one, two"]
+TEXTS = ["one, two", "three"]
+LINES = '{"text": "one, two"}\n{"text": "three"}\n'
+LIST = f"[{LINES.strip().replace(chr(10), ',')}]"
+# Forms as other tools write them, with what is typed and what is guessed.
+READ = {
+    "semicolons.csv": ("n;text\n1;one, two\n2;three\n", None, ";"),
+    "tabs.csv": ("text\tn\none, two\t1\nthree\t2\n", None, "\t"),
+    "bars.csv": ("text|n\none, two|1\nthree|2\n", None, "|"),
+    "two marks.csv": ('text,a|b\n"one, two",1\nthree,2\n', None, ","),
+    "typed.csv": ("text;a,b\none, two;1\nthree;2\n", ";", ";"),
+    "one column.csv": ('text\n"one, two"\nthree\n', None, ","),
+    "all in quotes.csv": ('"n";"text"\n"1";"one, two"\n"2";"three"\n', None, ";"),
+    "rows with numbers.csv": (',text\n0,"one, two"\n1,three\n', None, ","),
+    "delimiters behind.csv": ('text,\n"one, two",\nthree,\n', None, ","),
+    "blank lines first.csv": ('\n\ntext\n"one, two"\nthree\n', None, ","),
+    "a key first.csv": ('PK,text\n1,"one, two"\n2,three\n', None, ","),
+    "lines.json": (LINES, None, None),
+    "list.jsonl": (LIST, None, None),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_forms_of_other_tools_are_read_and_a_guess_is_printed(tmp_path, name):
+    content, typed, found = READ[name]
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    task = LanguageModeling(train_file=str(tmp_path / name), delimiter=typed)
+    assert [record.target for record in task.records("train")] == TEXTS
     guessed = [line for line in task.details("train") if "task.delimiter" in line]
-    assert len(guessed) == (typed is None and found != ",")
-    with pytest.raises(ConfigError, match="'ab'; expected one character"):
-        LanguageModeling(delimiter="ab")
+    assert len(guessed) == (typed is None and found not in (None, ","))
 
 
 TWICE = pyarrow.Table.from_arrays([["x"], ["a"], ["b"]], names=["label", "text", "text"])
+GREEN = "text\ngr\xfcn\n"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("b.csv", " text, label\na,b\n", "no column 'text'; found ' text', ' label'"),
+        ("b.csv", " text, label\na,b\n", r"""found ' text', .*Type 'task.text_column=" text"'"""),
+        ("a.csv", "Text,n\na,b\n", "found 'Text', 'n'. Type task.text_column=Text"),
+        ("a.tsv", "text,n\na,b\n", "found 'text,n'. .* or task.delimiter=','"),
         ("a.jsonl", "", r"a\.jsonl has no rows"),
         ("a.jsonl", '{"text": "a"}\n{"text": ', r"a\.jsonl, line 2: .*expected JSON"),
         ("a.jsonl", '{"text": "a"}\n' + "[" * 20_000, "line 2: it is nested too deep"),
@@ -105,8 +120,18 @@ TWICE = pyarrow.Table.from_arrays([["x"], ["a"], ["b"]], names=["label", "text",
         ("a.csv", "text,text\na,b\n", "line 1: column 'text' is there twice"),
         ("a.csv", 'text,n\n"a\nb",c\nd\n', "line 4: got 1 cells for 2 columns"),
         ("a.csv", 'text\n"a"b\n', "after line 1.*expected cells in double quotes"),
-        ("a.csv", b"text\n\xff\n", "line 2 is not UTF-8"),
-        ("a.jsonl", '{"text": "a"}'.encode("utf-16"), "is UTF-16 text"),
+        ("a.csv", GREEN.encode("cp1252"), "line 2 is not UTF-8.*type iconv -f cp1252 -t utf-8"),
+        ("a.csv", b"text\nWei\xc3\x9f\ngr\xfcn\n", "line 3 is not UTF-8.*other lines are: convert"),
+        ("a.jsonl", '{"text": "a"}'.encode("utf-16"), "is UTF-16 text.*type iconv -f utf-16 "),
+        ("a.csv", GREEN.encode("utf-16-le"), "UTF-16 text without its mark; .* -f utf-16le "),
+        ("a.csv", GREEN.encode("utf-32"), "is UTF-32 text; .* -f utf-32 "),
+        ("a.csv", gzip.compress(GREEN.encode()), "type gunzip -c"),
+        ("a.csv", b"PK\x03\x04\xa0", "save the workbook as CSV UTF-8"),
+        ("a.csv", b"\xd0\xcf\x11\xe0\0", "nor is it text in another encoding"),
+        ("a.csv", b"PAR1\x15\x04", "give it the suffix .parquet"),
+        ("a.csv", "version https://git-lfs.github.com/spec/v1\n", "type git lfs pull"),
+        ("a.csv", "<!DOCTYPE html>\n", "is a web page"),
+        ("a.xlsx", "PK", "has suffix '.xlsx'; expected one of"),
         ("a.tsv", 'text\tn\n"I came.\tx\nI left."\ty\n', "line 2: got a cell in quotes with tabs"),
         ("a.parquet", "nonsense", "not a parquet file"),
         ("a.parquet", TWICE, r"a\.parquet: column 'text' is there twice"),
