@@ -144,7 +144,7 @@ def decode(path: Path, overrides: Sequence[str]) -> None:
     before, after = dataclasses.asdict(run.decode), dataclasses.asdict(settings)
     changed = [f"{k}={v}" for k, v in after.items() if k != "split" and v != before[k]]
     name = "-".join([*([settings.split] if settings.split else []), *changed])
-    from dpft.training.held_out import check_scored, must_be_apart
+    from dpft.training.mechanisms import check_scored, must_be_apart
     from dpft.training.predictions import predict, spelled, write_predictions
     from dpft.training.progress import Progress
 

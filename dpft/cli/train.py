@@ -109,11 +109,12 @@ def execute(raw: dict[str, Any]) -> None:
         from dpft.training.devices import device_of
 
         check_nf4(device_of(run.device))
-    if run.ranks is not None and run.ranks > 1 and launched() == 1:
-        check_processes(run, run.ranks)  # by each rank too, seconds after it was started
+    count = launched() if launched() > 1 else run.ranks or 1
+    check_processes(run, count)  # by each rank too, seconds after it was started
+    if count > launched():
         from dpft.sweep.ranks import run_ranks
 
-        run_ranks(raw, run.ranks)
+        run_ranks(raw, count)
         return
     check_launcher(run.ranks)
     from dpft.report.console import Console

@@ -257,7 +257,7 @@ def generate_verb(
 def _overlap(trained: "TrainedRun", path: Path, file: Path) -> None:
     """Write how much written records, and held-out ones, have in common with training records."""
     from dpft.synthesis.synthetic import overlaps, read_generated, written_text
-    from dpft.training.held_out import check_scored
+    from dpft.training.mechanisms import check_scored
 
     made = read_generated(trained.task, file, trained.record["config_hash"])
     task, split, groups = trained.task, trained.run.decode.split, {"synthetic": made.texts}

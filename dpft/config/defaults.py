@@ -55,7 +55,9 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
     for short, setting in SHORTHANDS.items():
         group, _, leaf = setting.partition(".")
         values = config.get(group)
-        if short in typed and isinstance(values, dict) and values.get(leaf) != config[short]:
+        differs = isinstance(values, dict) and values.get(leaf) != config[short]
+        # nan, which differs from itself, is refused by its type.
+        if short in typed and differs and config[short] == config[short]:
             raise ConfigError(
                 f"got {short}={config[short]} and {setting}={values.get(leaf)}, two values of one "
                 f"setting; expected one: leave {short} or {setting} out"

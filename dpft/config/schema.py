@@ -606,6 +606,7 @@ def build(cls: type[T], mapping: Any, where: str = "", **others: Any) -> T:
         if first["type"] == "string_type" and type(mapping[key]) in (int, float):
             advice = f"as text, type \"{typed}='{mapping[key]}'\""
         expected = expected.replace("tuple", "list")
+        expected = re.sub(r"0\.000\d+", lambda found: f"{float(found[0]):g}", expected)
         raise SettingError(typed, mapping[key], expected, advice) from error
     for of, names, when, has_effect in _CASES:
         if of == where and not has_effect(built):

@@ -2,7 +2,7 @@
 
 import os
 
-from dpft.config.errors import ConfigError
+from dpft.config.errors import ConfigError, SettingError
 from dpft.config.schema import Run
 
 # The variables by which processes of torchrun find each other.
@@ -58,6 +58,9 @@ def check_launcher(ranks: int | None = None) -> None:
 
 def check_processes(run: Run, count: int) -> None:
     """Raise a ConfigError for settings that do not work with so many processes."""
+    cores = os.cpu_count() or 1
+    if run.threads is not None and run.threads > max(64, 4 * cores):  # the machine would stall
+        raise SettingError("threads", run.threads, f"at most the {cores} cores of this machine")
     layout = run.parallel.name
     if count == 1 and layout != "data":
         raise ConfigError(

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dpft import runs
-from dpft.config.errors import ConfigError
-from dpft.config.schema import Evaluate, Run
+from dpft.config.schema import Evaluate
 from dpft.parallel.cohort import together
 from dpft.privacy import microbatches
 from dpft.privacy.checks import random_state_kept
@@ -26,12 +25,12 @@ from dpft.tasks.objectives.evaluation import answered, evaluating
 from dpft.tasks.objectives.objective import encode_all, lengths
 from dpft.tasks.objectives.record_types import Record
 from dpft.tasks.task import Task
+from dpft.training.mechanisms import check_scored
 
 if TYPE_CHECKING:
     from dpft.training.setup import Prepared
 
 Figures = dict[str, float]
-_MOST = 0.5  # share of records that training records may repeat
 _FILE = "evaluations.jsonl"  # in private/
 
 
@@ -43,33 +42,6 @@ def held_out_records(settings: Evaluate, task: Task) -> Sequence[Record]:
     check_scored(task, settings.split, records)
     count = min(len(records), settings.max_records or len(records))
     return [records[place * len(records) // count] for place in range(count)]
-
-
-def must_be_apart(run: Run, task: Task) -> bool:
-    """Return whether scores must not be of the training records, since these have a guarantee.
-
-    Synthetic records cost no budget, but the records that they stand for may have.
-    """
-    return run.clip.private or task.synthetic is not None
-
-
-def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:
-    """Raise ConfigError for records of a split, ``dev`` or ``test``, that are mostly trained on."""
-    if not getattr(task, f"{split}_share", 0):  # else a digest of the record holds it out
-        instead = f"give a file of them, or type task.{split}_share=0.1 to hold some back"
-        check_repeated(task.repeated(records), f"the {split} split", instead)
-
-
-def check_repeated(share: float, where: str, instead: str) -> None:
-    """Raise ConfigError if most records are trained on, in whatever form and order they are saved.
-
-    A few may be, since people say the same things; `dpft data check` counts them.
-    """
-    if share > _MOST:
-        raise ConfigError(
-            f"most records of {where} are trained on, word for word, and no noise covers what is "
-            f"computed of them; expected other records: {instead}"
-        )
 
 
 class Evaluations(Closing):

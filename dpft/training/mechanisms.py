@@ -16,6 +16,8 @@ from dpft.tasks.task import Task
 from dpft.tasks.views import Owners
 from dpft.training.progress import Progress
 
+_MOST = 0.5  # share of scored records that training records may repeat
+
 
 @dataclass(frozen=True)
 class Data:
@@ -34,6 +36,10 @@ class Data:
 
 def read_data(run: Run, task: Task, progress: Progress) -> Data:
     """Read the data of a run."""
+    if run.audit.active:
+        from dpft.audit.exposure import check
+
+        check(run, task)
     with progress.phase("reading", None) as advance:
         task.advance_with(advance)
         records, owners = task.records("train"), task.owners()
@@ -41,7 +47,36 @@ def read_data(run: Run, task: Task, progress: Progress) -> Data:
     mechanism = make_mechanism(run, units + run.audit.canaries)
     # Missing questions are reported before the training; and files may change meanwhile.
     instances = list(task.instances(run.decode.split))
+    if must_be_apart(run, task):
+        check_scored(task, run.decode.split, [one.record for one in instances])
     return Data(task, records, owners, instances, mechanism)
+
+
+def must_be_apart(run: Run, task: Task) -> bool:
+    """Return whether scores must not be of the training records, since these have a guarantee.
+
+    Synthetic records cost no budget, but the records that they stand for may have.
+    """
+    return run.clip.private or task.synthetic is not None
+
+
+def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:
+    """Raise ConfigError for records of a split, ``dev`` or ``test``, that are mostly trained on."""
+    if not getattr(task, f"{split}_share", 0):  # else a digest of the record holds it out
+        instead = f"give a file of them, or type task.{split}_share=0.1 to hold some back"
+        check_repeated(task.repeated(records), f"the {split} split", instead)
+
+
+def check_repeated(share: float, where: str, instead: str) -> None:
+    """Raise ConfigError if most records are trained on, in whatever form and order they are saved.
+
+    A few may be, since people say the same things; `dpft data check` counts them.
+    """
+    if share > _MOST:
+        raise ConfigError(
+            f"most records of {where} are trained on, word for word, and no noise covers what is "
+            f"computed of them; expected other records: {instead}"
+        )
 
 
 def published_size(run: Run) -> int:

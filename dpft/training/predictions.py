@@ -1,24 +1,28 @@
 """Predictions of a split: made with live progress, written, read and scored."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from dpft.config.errors import DataError
 from dpft.config.foreign import regular
 from dpft.config.schema import Decode
-from dpft.models.load import LoadedModel
-from dpft.parallel.cohort import TrainingCohort, together
 from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import explained
 from dpft.tasks.objectives.objective import Instance, Prediction
 from dpft.tasks.scores import packed
 from dpft.tasks.task import Task
 from dpft.training.progress import Progress
+
+if TYPE_CHECKING:  # a file is read before torch is imported, which takes seconds
+    from dpft.models.load import LoadedModel
+    from dpft.parallel.cohort import TrainingCohort
 
 _EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
 _OPTIONAL = ("subset", "nll", "tokens", "finished", "cut")
@@ -55,6 +59,8 @@ def predict(
         RankError: another rank failed, or has other instances.
         TrainingError: memory runs out.
     """
+    from dpft.parallel.cohort import TrainingCohort, together
+
     several, size = cohort or TrainingCohort(), settings.batch_size
     advice = "type dpft score RUN with fewer decode.batch_size, decode.beams or max_new_tokens"
     with (

@@ -38,7 +38,7 @@ from dpft.tasks.scores import rare
 from dpft.tasks.task import Task, fingerprint
 from dpft.tasks.units import Records, TrainingSet, Users
 from dpft.training.devices import all_round_like, device_of
-from dpft.training.held_out import check_scored, held_out_records, must_be_apart
+from dpft.training.held_out import held_out_records
 from dpft.training.mechanisms import Data, quantiles_of
 from dpft.training.progress import Progress
 from dpft.training.recording import deciding_parts
@@ -114,12 +114,6 @@ def prepare(
     cohort = cohort or TrainingCohort()
     task, records, owners = data.task, data.records, data.owners
     held_out = held_out_records(run.evaluate, task)
-    if must_be_apart(run, task):
-        check_scored(task, run.decode.split, [one.record for one in data.instances])
-    if run.audit.active:
-        from dpft.audit.exposure import check, plant
-
-        check(run, task)
     device = device_of(run.device)
     if run.precision != "float32":
         check_supported(run.precision, device)
@@ -134,7 +128,11 @@ def prepare(
     objective = task.objective(loaded)
 
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
-    planted = plant(run, loaded) if run.audit.active else None
+    planted = None
+    if run.audit.active:
+        from dpft.audit.exposure import plant
+
+        planted = plant(run, loaded)
     if planted is not None:
         records = [*records, *planted.records]
     plain = fingerprint(records, owners)

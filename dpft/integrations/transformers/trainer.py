@@ -53,7 +53,7 @@ from dpft.tasks.objectives.objective import Losses
 from dpft.tasks.units import Records
 from dpft.tasks.views import blocks
 from dpft.training.executors import add_clipped, forget
-from dpft.training.held_out import check_repeated
+from dpft.training.mechanisms import check_repeated
 from dpft.training.statistics import StepStatistics, check_weights
 
 # Computed from private records without noise; and what Trainer would have to count of them.
