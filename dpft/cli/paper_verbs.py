@@ -61,7 +61,8 @@ class Request:
         own = [self.runs_dir] if self.runs_dir.is_dir() else []
         if not self.folders:
             return make_index(dict.fromkeys([*usual_folders(FOLDERS), *own]))
-        return make_index([*self.folders, *(own if made else [])])
+        there = [one for one in self.folders if own or one != self.runs_dir]  # or it will be
+        return make_index([*there, *(own if made else [])])
 
     def make(self, stem: str, missing: Sequence[Missing]) -> typer.Exit | None:
         """Make the missing runs; a sweep that did not finish is returned, to be raised at the end.
@@ -79,7 +80,7 @@ class Request:
         echo(f"{len(missing)} runs are missing; their settings are in {file}", err=True)
         words = [*self.launcher, *(w for w in self.settings if w.startswith("runs_dir="))]
         try:
-            run_sweep(words, file=file)
+            run_sweep(words, file=file, chooses=False)
         except typer.Exit as stopped:
             return stopped
         return None

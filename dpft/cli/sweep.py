@@ -4,6 +4,7 @@ A choice among private runs (``--select``) is accounted for.
 """
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from dpft.config.overrides import override
 from dpft.parallel.launch import check_launcher
 from dpft.report.console import Console
 from dpft.report.cost import remarks
-from dpft.report.terminal import echo, secho, warn
+from dpft.report.terminal import clock, echo, secho, warn
 from dpft.runs.directory import DirectoryLock
 from dpft.runs.folders import is_intact
 from dpft.runs.ledger import LedgerContents, read_ledger
@@ -81,8 +82,9 @@ def run_sweep(
     file: Path | None = None,
     name: str | None = None,
     dry_run: bool = False,
+    chooses: bool = True,
 ) -> None:
-    """Run a sweep, or show what it would run."""
+    """Run a sweep, or show what it would run; ``chooses``: the best run may be taken."""
     check_launcher()
     parsed = parse_arguments(arguments)
     lines = () if file is None else read_list(file)
@@ -90,7 +92,7 @@ def run_sweep(
     folder = folder_of(plan.runs_dir, name or default_name(parsed, lines))
     if plan.merged:
         echo(f"merged {plan.merged} points with the settings of an earlier one", err=True)
-    if chooses_by_test(plan):
+    if chooses and chooses_by_test(plan):
         warn(
             "runs that differ in what one tunes are scored on the test split: the best of them is "
             "no fair test score. To choose, type decode.split=dev, then dpft score RUN "
@@ -105,6 +107,7 @@ def run_sweep(
         states = States(folder)
         echo(f"sweep {folder.path}; its output goes to {folder.log}", err=True)
         printed: dict[str, str] = {}
+        start, before = time.monotonic(), sum(row.state == DONE for row in states.rows())
 
         def look() -> None:
             rows = states.rows()
@@ -112,10 +115,17 @@ def run_sweep(
             for row in rows:
                 if row.state != printed.get(row.point.digest, WAITING):
                     printed[row.point.digest] = row.state
-                    echo(f"[{done}/{len(rows)} done] {row.label}: {row.state}", err=True)
+                    left = ""
+                    if row.state == DONE and before < done < len(rows):
+                        each = (time.monotonic() - start) / (done - before)
+                        left = f", about {clock(each * (len(rows) - done))} left"
+                    echo(f"[{done}/{len(rows)} done] {row.label}: {row.state}{left}", err=True)
+            if folder.log.exists():  # its last line says how far the run is
+                live.update(folder.log.read_text("utf-8", "replace").strip().rpartition("\n")[2])
 
         try:
-            status = run_points(parsed, lines, folder, look)
+            with Console(stderr=True).status("starting") as live:
+                status = run_points(parsed, lines, folder, look)
         finally:
             rows = states.rows()
             as_table(rows).show(Console())

@@ -31,6 +31,7 @@ REFUSED = {
 }
 # Groups of settings that one tunes.
 _TUNED = ("adapt", "clip", "optim", "decode")
+_MOST = 1000  # points, each of which is checked before the first one runs
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -165,6 +166,8 @@ def make_plan(arguments: ParsedOverrides, lines: Sequence[Sequence[str]] = ()) -
             batches = BasicSweeper.split_arguments(_parsed([*params, *task]), None)
         grid = [point for batch in batches for point in batch]
         choices = [(*chosen, *line) for chosen, line in itertools.product(grid, lines or [()])]
+        if len(choices) > _MOST:
+            raise ConfigError(f"got {len(choices):,} points; expected at most {_MOST:,} in a sweep")
         runs = [
             _checked(f"point {number} of {len(choices)}", choice, search)
             for number, choice in enumerate(choices, start=1)

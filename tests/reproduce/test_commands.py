@@ -66,14 +66,14 @@ def test_run_hands_what_lacks_to_a_sweep_and_shows_the_table_with_what_was_made(
 ):
     calls = []
 
-    def swept(words, *, file):
+    def swept(words, *, file, chooses):
         calls.append((list(words), file.read_text()))
         write_record(tmp_path / "mine/x", run_of(plan("laptop"), "full"), 0, {"BLEU": 0.3})
         raise typer.Exit(1)  # as where one of them failed
 
     monkeypatch.setattr(sweep, "run_sweep", swept)
     given = ["hydra/launcher=joblib", "runs_dir=mine"]
-    words = ("scale=laptop", "--run", *given, "--out", "table.csv")
+    words = ("scale=laptop", "--run", *given, "--out", "table.csv", "--runs", "mine")
     invoke("table", "demo/1", *words, exit_code=1)
     ((handed, text),) = calls
     assert handed == given
