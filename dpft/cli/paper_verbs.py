@@ -42,6 +42,8 @@ class Request:
         one_of("scale", scale, SCALES)
         try:
             numbers = None if seeds is None else [*dict.fromkeys(map(int, seeds.split(",")))]
+            if numbers and min(numbers) < 0:
+                raise ValueError
         except ValueError:
             advice = "type --seeds 0,1,2"
             raise SettingError("--seeds", seeds, "numbers with commas", advice) from None

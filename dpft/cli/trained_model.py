@@ -162,6 +162,8 @@ def generate_verb(
     texts = dict(word.split("=", 1) for word in others if word.startswith(_TEXTS))
     numbers = dict(value_of(word) for word in others if not word.startswith(_TEXTS))
     settings = build(GenerateSettings, texts | numbers)
+    if settings.n is None and not overlap:
+        raise SettingError("n", Missing.UNSET, advice="type n=1000, the number of records")
     from dpft.training.trained import loaded_run
 
     trained = loaded_run(path)
@@ -170,8 +172,6 @@ def generate_verb(
     if overlap:
         _overlap(trained, path, out)
         return
-    if settings.n is None:
-        raise SettingError("n", Missing.UNSET, advice="type n=1000, the number of records")
     from dpft.privacy.guarantee import Guarantee
     from dpft.synthesis.synthetic import (
         as_markdown,

@@ -156,7 +156,13 @@ class RunDirectory(Closing):
 
     @classmethod
     def check(cls, path: Path, config: Mapping[str, Any]) -> None:
-        """Raise what `open` would raise for the folder's content, and leave it as it is."""
+        """Raise what `open` would raise, as far as is known without writing anything."""
+        nearest = next(one for one in path.absolute().parents if one.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+            raise RunError(
+                f"cannot use {path} as a run folder: {nearest} is no folder that can be written "
+                "to; type runs_dir=FOLDER"
+            )
         if path.is_dir() and any(path.iterdir()):
             with DirectoryLock(path) as lock:
                 cls(path, canonical(config), "", lock)._verify_identity()
