@@ -103,3 +103,13 @@ def test_chats_become_a_model_that_others_load(tmp_path, monkeypatch):
     assert [verb.split()[0] for verb in done if not verb.startswith("dpft")] == ["grep", "python"]
     home = {path.name for path in Path("patients").iterdir()}
     assert {"model.safetensors", "chat_template.jinja", "README.md"} <= home
+
+
+@pytest.mark.slow  # Java scores four runs
+def test_two_more_seeds_fill_a_table_and_are_counted_by_its_claim(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ("task.source=sample", "task.limit_train=64", "task.limit_eval=2", "threads=1")
+    small += ("optim.batch_size=64", "decode=greedy", "decode.max_new_tokens=4")
+    done = follow("paper_table.md", {"table": small})
+    assert done == ["dpft table"] * 3 + ["dpft claims"]
+    assert "(2)" in Path("sgd.md").read_text()

@@ -92,6 +92,21 @@ def kind_of(settings: Model, needs: Needs, config: Any) -> ModelKind:
     return kind
 
 
+def positions(kind: ModelKind, config: Any) -> int | None:
+    """Return the tokens of a text that a model of this kind has positions for; None: no limit."""
+    if kind not in (KINDS["classifier"], KINDS["masked"]):
+        room: int | None = getattr(config, "max_position_embeddings", None)
+        return room
+    with torch.device("meta"):
+        modules = kind.auto.from_config(config, trust_remote_code=False).named_modules()
+    for name, module in modules:
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            # RoBERTa's positions begin after that of the padding.
+            first = 0 if module.padding_idx is None else module.padding_idx + 1
+            return module.num_embeddings - first
+    return None
+
+
 def suit(config: Any, needs: Needs, dropout: float | None) -> None:
     """Give a configuration the task's classes, and all its dropouts one rate, in place.
 

@@ -30,6 +30,7 @@ from dpft.models.architecture import (
     in_head,
     kind_of,
     of_classes,
+    positions,
     suit,
     without_weights,
 )
@@ -221,26 +222,12 @@ def check_dropout(model: PreTrainedModel, rate: float | None) -> None:
 
 
 def check_room(settings: Model, needs: Needs, longest: int | None, prefix: int = 0) -> None:
-    """Raise ConfigError if texts may be longer than the model has positions for, by its config.
+    """Raise ConfigError if texts of ``longest`` tokens are too long for the model, by its config.
 
-    Args:
-        settings: see docs/reference/models.md.
-        needs: what the task's objective works with.
-        longest: the most tokens of a record; None: the task cuts it to what the model has.
-        prefix: how many positions are taken by what adapt=prefix trains.
+    ``prefix`` positions are taken by what adapt=prefix trains.
     """
     config = find(settings).config()
-    auto = kind_of(settings, needs, config).auto
-    room: int | None = getattr(config, "max_position_embeddings", None)
-    if needs.kind in ("classifier", "masked"):
-        room = None
-        with torch.device("meta"):
-            modules = auto.from_config(config, trust_remote_code=False).named_modules()
-        for name, module in modules:
-            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                # RoBERTa's positions begin after that of the padding.
-                first = 0 if module.padding_idx is None else module.padding_idx + 1
-                room = module.num_embeddings - first
+    room = positions(kind_of(settings, needs, config), config)
     if room is None:
         return
     room -= prefix

@@ -22,7 +22,15 @@ from dpft.config.errors import ConfigError, suggestion
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
-from dpft.models.architecture import ENCODER_DECODER, draw, finish, image_input, kind_of, suit
+from dpft.models.architecture import (
+    ENCODER_DECODER,
+    draw,
+    finish,
+    image_input,
+    kind_of,
+    positions,
+    suit,
+)
 from dpft.models.families import SIZED, sized
 from dpft.models.load import LoadedModel, find
 from dpft.models.nf4 import check_nf4, pack
@@ -88,8 +96,8 @@ def training_of(run: Run, shape: StepShape) -> Training:
     suit(config, needs, 0.0)
     kind_name = "pairs" if kind is ENCODER_DECODER else needs.kind
     objective = _objective(kind_name, run, shape, config)
-    longest = _longest(config, shape.length)
-    if shape.length > longest:
+    longest = positions(kind, config)
+    if longest is not None and shape.length > longest:
         raise ConfigError(
             f"records of {shape.length} tokens for {run.model.name}, which takes {longest}; "
             f"type --length {longest} or less"
@@ -208,13 +216,6 @@ def _masks_as_of_numbers() -> Iterator[None]:
         yield
     finally:
         module.is_tracing = before
-
-
-def _longest(config: Any, otherwise: int) -> int:
-    """Return the tokens that a model has positions for; RoBERTa's begin after its padding's."""
-    positions = int(getattr(config, "max_position_embeddings", otherwise))
-    behind = getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert")
-    return positions - config.pad_token_id - 1 if behind else positions
 
 
 SHARE = 0.9
