@@ -59,10 +59,8 @@ def check(run: Run, task: Task) -> None:
             raise ConfigError(f"got {typed} with {why}")
 
 
-def plant(run: Run, loaded: LoadedModel) -> Planted | None:
-    """Return the secrets, if the run is to have any."""
-    if not run.audit.secrets:
-        return None
+def plant(run: Run, loaded: LoadedModel) -> Planted:
+    """Return the secrets of a run."""
     secrets, words = make_secrets(loaded.text_tokenizer, run.audit.secrets, run.seed)
     return Planted(secrets, words, run.audit, run.seed)
 

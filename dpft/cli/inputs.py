@@ -3,7 +3,6 @@
 Choices and recipes are listed at once, so what only the others need is imported by their functions.
 """
 
-import dataclasses
 import re
 import shlex
 import textwrap
@@ -177,7 +176,7 @@ def check(overrides: Sequence[str]) -> list[str]:
     check_processes(run, run.ranks or launched())
     if resumes:  # the size of its data was checked when the run started
         return []
-    from dpft.training.mechanisms import known_size, make_mechanism
+    from dpft.training.mechanisms import known_size, with_any_noise
 
     notes, size = [], known_size(run)
     if size is None:  # data of one's own
@@ -185,9 +184,8 @@ def check(overrides: Sequence[str]) -> list[str]:
             "the number of records is not known, so batch size and noise were not checked; type "
             "task.train_size=N"
         )
-    else:  # with any noise: to find that of a budget takes seconds, and dpft account shows it
-        noise = dataclasses.replace(run.privacy, epsilon=None, noise_multiplier=1.0)
-        make_mechanism(dataclasses.replace(run, privacy=noise), size)
+    else:
+        with_any_noise(run, size)
     if run.origin:
         notes.append(origin_in_words(run.origin))
     if not run.clip.private:

@@ -1,5 +1,6 @@
 """Tables, figures and claims of papers: printed numbers next to recorded runs, and missing runs."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,13 +41,9 @@ class Request:
         """Read the words and the options."""
         scale = next((w.partition("=")[2] for w in words if w.startswith("scale=")), "paper")
         one_of("scale", scale, SCALES)
-        try:
-            numbers = None if seeds is None else [*dict.fromkeys(map(int, seeds.split(",")))]
-            if numbers and min(numbers) < 0:
-                raise ValueError
-        except ValueError:
-            advice = "type --seeds 0,1,2"
-            raise SettingError("--seeds", seeds, "numbers with commas", advice) from None
+        if seeds is not None and not re.fullmatch(r"\d+(,\d+)*", seeds):
+            raise SettingError("--seeds", seeds, "numbers with commas, as in --seeds 0,1,2")
+        numbers = None if seeds is None else [*dict.fromkeys(map(int, seeds.split(",")))]
         others = [word for word in words if not word.startswith("scale=")]
         launcher = [word for word in others if word.lstrip("+~").startswith(("hydra/", "hydra."))]
         settings = [word for word in others if word not in launcher]

@@ -162,7 +162,8 @@ def generate_verb(
     texts = dict(word.split("=", 1) for word in others if word.startswith(_TEXTS))
     numbers = dict(value_of(word) for word in others if not word.startswith(_TEXTS))
     settings = build(GenerateSettings, texts | numbers)
-    if settings.n is None and not overlap:
+    n = settings.n or 0
+    if not n and not overlap:
         raise SettingError("n", Missing.UNSET, advice="type n=1000, the number of records")
     from dpft.training.trained import loaded_run
 
@@ -192,7 +193,7 @@ def generate_verb(
     if task.unconditional:
         usual["max_new_tokens"] = getattr(task, "max_length", usual["max_new_tokens"])
     how = decoding(changes, build(Decode, usual, "decode"))
-    sources = find_sources(task, settings.sources, settings.n, settings.seed)
+    sources = find_sources(task, settings.sources, n, settings.seed)
     suffix = Path(task.written_as).suffix
     if out.suffix != suffix or out.exists():
         problem = "exists" if out.exists() else f"does not end in {suffix}, as this task writes"
@@ -207,13 +208,11 @@ def generate_verb(
                 f"{sources.in_training:,} of {sources.distinct:,} sources are sources of training "
                 "records too; mind whether they are public"
             )
-        with progress.phase("sampling", settings.n) as advance:
-            synthetic = sample(
-                task, trained.loaded, sources.rows, settings.n, how, settings.seed, advance
-            )
+        with progress.phase("sampling", n) as advance:
+            synthetic = sample(task, trained.loaded, sources.rows, n, how, settings.seed, advance)
     if not synthetic.targets:
         raise DataError(
-            f"none of the {settings.n} texts has a word; expected one at least: train for longer"
+            f"none of the {n} texts has a word; expected one at least: train for longer"
         )
     sampling = dataclasses.asdict(how) | {"seed": settings.seed}
     del sampling["split"], sampling["batch_size"]

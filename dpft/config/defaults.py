@@ -54,13 +54,13 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
     typed = set(map(setting_of, words))
     for short, setting in SHORTHANDS.items():
         group, _, leaf = setting.partition(".")
-        values = config.get(group)
-        differs = isinstance(values, dict) and values.get(leaf) != config[short]
-        # nan, which differs from itself, is refused by its type.
-        if short in typed and differs and config[short] == config[short]:
+        values, value = config.get(group), config[short]
+        if short not in typed or not isinstance(values, dict):
+            continue
+        if values.get(leaf) != value and value == value:  # nan is refused by its type
             raise ConfigError(
-                f"got {short}={config[short]} and {setting}={values.get(leaf)}, two values of one "
-                f"setting; expected one: leave {short} or {setting} out"
+                f"got {short}={value} and {setting}={values.get(leaf)}, two values of one setting; "
+                f"expected one: leave {short} or {setting} out"
             )
     if typed.intersection(folder.PRESETS) or config.get("resume") is not None:
         return config

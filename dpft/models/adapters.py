@@ -220,6 +220,7 @@ def with_prefix(loaded: LoadedModel, settings: Adapt, needs: Needs, seed: int) -
             "adapt=prefix gives keys and values to a model that writes text and has no encoder; "
             f"{type(loaded.model).__name__} is none, or takes none: type adapt=lora"
         )
+    assert settings.length is not None
     config = PrefixTuningConfig(
         task_type="CAUSAL_LM",
         num_virtual_tokens=settings.length,

@@ -35,8 +35,6 @@ from dpft.models.families import SIZED, sized
 from dpft.models.load import LoadedModel, find
 from dpft.models.nf4 import check_nf4, pack
 from dpft.plan.simulate import OPTIMIZER, Cost, Training, simulated
-from dpft.privacy.accounting import steps_for
-from dpft.privacy.spec import fitting_batch
 from dpft.privacy.verification.rules import RECORDS
 from dpft.tasks import load_task
 from dpft.tasks.objectives.classifier import Classifier, ImageClassifier, Infilling
@@ -44,7 +42,7 @@ from dpft.tasks.objectives.evaluation import Mixed
 from dpft.tasks.objectives.generation import EncoderDecoder, LanguageModel
 from dpft.tasks.objectives.objective import Batch, Losses
 from dpft.tasks.units import UnitBatch
-from dpft.training.mechanisms import expected_batch_size, known_size
+from dpft.training.mechanisms import known_size, with_any_noise
 from dpft.training.setup import attach_clipper, compiles, make_optimizer
 
 LENGTH = 512
@@ -338,16 +336,8 @@ def length_of(run: Run) -> tuple[int, int] | None:
     size = known_size(run)
     if size is None:
         return None
-    records = expected_batch_size(run.optim, size)
-    if records > size:
-        raise ConfigError(
-            f"optim.batch_size is {records} for {size} training records; expected at most {size}: "
-            f"type optim.batch_size={fitting_batch(size)}"
-        )
-    steps = run.optim.steps
-    if steps is None:
-        steps = steps_for(dataset_size=size, batch_size=records, epochs=run.optim.epochs)
-    return steps, records
+    mechanism = with_any_noise(run, size)
+    return mechanism.steps, mechanism.batch_size
 
 
 def time_of(cost: Cost, device: Device, microbatches: int, compiled: bool) -> StepTime:

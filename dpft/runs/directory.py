@@ -159,10 +159,8 @@ class RunDirectory(Closing):
         """Raise what `open` would raise, as far as is known without writing anything."""
         nearest = next(one for one in path.absolute().parents if one.exists())
         if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-            raise RunError(
-                f"cannot use {path} as a run folder: {nearest} is no folder that can be written "
-                "to; type runs_dir=FOLDER"
-            )
+            advice = "expected a folder that can be written to: type runs_dir=FOLDER"
+            raise RunError(f"cannot use {path} as a run folder below {nearest}; {advice}")
         if path.is_dir() and any(path.iterdir()):
             with DirectoryLock(path) as lock:
                 cls(path, canonical(config), "", lock)._verify_identity()

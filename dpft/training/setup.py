@@ -129,11 +129,10 @@ def prepare(
 
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
     planted = None
-    if run.audit.active:
+    if run.audit.secrets:
         from dpft.audit.exposure import plant
 
         planted = plant(run, loaded)
-    if planted is not None:
         records = [*records, *planted.records]
     plain = fingerprint(records, owners)
     # The number of records of all users together is private: not for a log file.
