@@ -197,7 +197,6 @@ def review(run: Gathered) -> dict[str, Any] | None:
         "found": [math.ceil(100 * profile.found(rate)) for rate in _FALSE_ALARMS],
         "sure": sure,
         "factor": factor,
-        "count": f"{run.mechanism['dataset_size']:,}",
         "batch": f"{run.mechanism['batch_size']:,}",
         "noise": number(spent(run.mechanism)["noise_multiplier"]),
         "by": BY[given.accountant or "rdp"],

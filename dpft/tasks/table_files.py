@@ -390,10 +390,7 @@ def _check_text(path: Path, line: bytes) -> None:
     file = shlex.quote(str(path))
     to_utf8 = "type iconv -f utf-{} -t utf-8 {} > NEW".format
     known = {
-        b"PK\x03\x04": (
-            "a ZIP archive, as workbooks are",
-            "save the workbook as CSV UTF-8, or unpack it",
-        ),
+        b"PK\x03\x04": ("a ZIP archive, as workbooks are", "save it as CSV UTF-8, or unpack it"),
         b"\x1f\x8b": ("packed by gzip", f"type gunzip -c {file} > NEW"),
         b"PAR1\x15": ("a parquet file", "give it the suffix .parquet"),
         codecs.BOM_UTF32_LE: ("UTF-32 text", to_utf8("32", file)),  # begins as UTF-16 does

@@ -153,8 +153,7 @@ def make_mechanism(run: Run, dataset_size: int) -> Mechanism:
         )
     if audit.gradients > records:
         expected = f"at most one for each of {records:,} training {run.task.get('unit', 'record')}s"
-        advice = f"type audit.gradients={records}"
-        raise SettingError("audit.gradients", audit.gradients, expected, advice)
+        raise SettingError("audit.gradients", audit.gradients, expected)
     delta = privacy.delta
     if delta is None:
         delta = default_delta(dataset_size, run.task["name"] in PUBLISHED_TASKS)

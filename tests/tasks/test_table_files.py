@@ -126,7 +126,7 @@ GREEN = "text\ngr\xfcn\n"
         ("a.csv", GREEN.encode("utf-16-le"), "UTF-16 text without its mark; .* -f utf-16le "),
         ("a.csv", GREEN.encode("utf-32"), "is UTF-32 text; .* -f utf-32 "),
         ("a.csv", gzip.compress(GREEN.encode()), "type gunzip -c"),
-        ("a.csv", b"PK\x03\x04\xa0", "save the workbook as CSV UTF-8"),
+        ("a.csv", b"PK\x03\x04\xa0", "save it as CSV UTF-8"),
         ("a.csv", b"\xd0\xcf\x11\xe0\0", "nor is it text in another encoding"),
         ("a.csv", b"PAR1\x15\x04", "give it the suffix .parquet"),
         ("a.csv", "version https://git-lfs.github.com/spec/v1\n", "type git lfs pull"),
