@@ -68,6 +68,7 @@ def page(found: Found, runs: Sequence[Gathered]) -> str:
     top = _top(ordered, several)
     pages = environment(autoescape=True, finalize=_fit, undefined=StrictUndefined)
     pages.filters |= {"up": up, "delta": delta, "clock": clock, "thousands": "{:,}".format}
+    pages.filters["sentence"] = lambda text: text[:1].upper() + text[1:]
     pages.globals["figure"] = figure
     return pages.get_template("report.html").render(
         found=found,
@@ -135,6 +136,7 @@ def _view(run: Gathered, several: bool) -> dict[str, Any]:
         "warnings": list(started) if given is None else given.warnings,
         "verdict": "" if given is None else given.verdict,
         "noun": given.noun if given is not None else "record",
+        "canaries": _canaries(run),
         "unit": given.unit if given is not None else run.ledger and run.ledger.header.get("unit"),
         "point": without_folders(run.target.label or ""),
         "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
@@ -191,17 +193,23 @@ def review(run: Gathered) -> dict[str, Any] | None:
         return None
     profile = bounds(given, run.mechanism)
     factor, sure = odds(epsilon)
+    size = run.mechanism["dataset_size"]
     return {
         # Rounded up: no promise is larger than what was computed.
         "right": math.ceil(100 * profile.right()),
         "found": [math.ceil(100 * profile.found(rate)) for rate in _FALSE_ALARMS],
         "sure": sure,
         "factor": factor,
-        "batch": f"{run.mechanism['batch_size']:,}",
+        "batch": f"{round(run.mechanism['batch_size'] * (1 - _canaries(run) / size)):,}",
         "noise": number(spent(run.mechanism)["noise_multiplier"]),
         "by": BY[given.accountant or "rdp"],
         "weaker": epsilon > STRONG,
     }
+
+
+def _canaries(run: Gathered) -> int:
+    """Return how many of the mechanism's units are an audit's gradients, and no data."""
+    return int(section(run.config, "audit").get("gradients") or 0)
 
 
 def bounds(given: Guarantee, mechanism: Mapping[str, Any]) -> PrivacyProfile:
@@ -312,9 +320,8 @@ def by_step(history: Sequence[Mapping[str, float | None]]) -> list[Point]:
 
 def drawn(points: Sequence[Point], level: float | None) -> dict[str, Any]:
     """Return places of marks, ticks and ``level``, a constant's score; no text overlaps another."""
-    values = [value for _, _, value, _, _ in points]
-    among = [*values, *([] if level is None else [level])]
-    low, high = min(among), max(among)
+    values = [*(point[2] for point in points), *([] if level is None else [level])]
+    low, high = min(values), max(values)
 
     def height(value: float) -> float:
         return round(180 - 140 * ((value - low) / (high - low) if high > low else 0.5), 1)
@@ -331,7 +338,7 @@ def drawn(points: Sequence[Point], level: float | None) -> dict[str, Any]:
         marks.append({**mark, "labelled": free, "proven": proven})
         if all(abs(x - at) > _LETTER * len(tick + other) / 2 for at, other in ticks.items()):
             ticks[x] = tick
-    ys = [(height(value), f"{value:.4g}") for value in {min(values), max(values)}]
+    ys = [(height(value), f"{value:.4g}") for value in {low, high}]
     line = None if level is None else height(level)
     return {
         "marks": marks,

@@ -73,12 +73,14 @@ def test_everything_that_a_run_left_is_shown(tmp_path):
     audit = {"epsilon_lower": 3.4567, "confidence": 0.95, "refuted": False}
     held_out = flag(Flag.HELD_OUT, split="test", share=0.1, noun="record")
     flags = [*record()["flags"], held_out]
-    text = text_of(a_run(tmp_path / "run", record(audit=audit, flags=flags)))
+    settings = config(audit={"gradients": 1000})
+    text = text_of(a_run(tmp_path / "run", record(settings=settings, audit=audit, flags=flags)))
     for said in (
+        "Each of 41,061 records that the model is trained on",  # and 1,000 canaries
         "bundled tiny model",
-        "a share of the data was held out",
+        "A share of the data was held out",
         "Epsilon is at most 3.000 and delta 1e-05, 1 in 100,000, for each record: a reasonable "
-        "bound. only 42 records",
+        "bound. Only 42 records",
         "(3, 1e-05)-differential privacy by Renyi accounting.",
         "Epsilon by RDP (upper bound) 3.000",
         "Epsilon by PRV (upper bound for removal; for addition unproven) 2.700",
