@@ -179,13 +179,11 @@ def check(overrides: Sequence[str]) -> list[str]:
     from dpft.training.mechanisms import known_size, with_any_noise
 
     notes, size = [], known_size(run)
-    if size is None:  # data of one's own
-        notes.append(
-            "the number of records is not known, so batch size and noise were not checked; type "
-            "task.train_size=N"
-        )
-    else:
+    if size is not None:
         with_any_noise(run, size)
+    else:  # data of one's own
+        unknown = "the number of records is not known, so batch size and noise were not checked"
+        notes.append(f"{unknown}; type task.train_size=N")
     if run.origin:
         notes.append(origin_in_words(run.origin))
     if not run.clip.private:

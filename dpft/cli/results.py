@@ -37,8 +37,13 @@ def score_verb(
     """
     files = any(word.startswith("predictions=") for word in arguments)
     run = None if files or "=" in arguments[0] else Path(arguments[0])
-    if run is not None and (arguments[1:] or _undecoded(run)):
-        decode(run, arguments[1:])
+    if run is not None:
+        from dpft.runs.folders import check_no_trial, generations_files
+        from dpft.runs.record import read_record
+
+        check_no_trial(run)
+        if arguments[1:] or not generations_files(run, read_record(run)):
+            decode(run, arguments[1:])
     with Console(stderr=True).status("scoring"):  # of E2E a minute
         results = score_predictions(arguments) if run is None else score_run(run)
     if as_json:
@@ -123,14 +128,6 @@ def score_run(path: Path) -> dict[str, Any]:
         runs.update_record(d, scores=results)
         write_card(d.model, runs.read_record(path))
     return results
-
-
-def _undecoded(path: Path) -> bool:
-    from dpft.runs.folders import check_no_trial, generations_files
-    from dpft.runs.record import read_record
-
-    check_no_trial(path)
-    return not generations_files(path, read_record(path))
 
 
 def decode(path: Path, overrides: Sequence[str]) -> None:

@@ -109,12 +109,11 @@ def execute(raw: dict[str, Any]) -> None:
         from dpft.training.devices import device_of
 
         check_nf4(device_of(run.device))
-    count = launched() if launched() > 1 else run.ranks or 1
-    check_processes(run, count)  # by each rank too, seconds after it was started
-    if count > launched():
+    check_processes(run, run.ranks or launched())  # by each rank too, seconds after its start
+    if run.ranks is not None and run.ranks > 1 and launched() == 1:
         from dpft.sweep.ranks import run_ranks
 
-        run_ranks(raw, count)
+        run_ranks(raw, run.ranks)
         return
     check_launcher(run.ranks)
     from dpft.report.console import Console

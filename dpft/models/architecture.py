@@ -6,7 +6,7 @@ A run that is trained and one that is only planned are made by the same function
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -95,8 +95,7 @@ def kind_of(settings: Model, needs: Needs, config: Any) -> ModelKind:
 def positions(kind: ModelKind, config: Any) -> int | None:
     """Return the tokens of a text that a model of this kind has positions for; None: no limit."""
     if kind not in (KINDS["classifier"], KINDS["masked"]):
-        room: int | None = getattr(config, "max_position_embeddings", None)
-        return room
+        return cast("int | None", getattr(config, "max_position_embeddings", None))
     with torch.device("meta"):
         modules = kind.auto.from_config(config, trust_remote_code=False).named_modules()
     for name, module in modules:

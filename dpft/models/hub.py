@@ -117,9 +117,10 @@ def check_model(model: Model) -> None:
         return
     elif (folder := Path(path)).is_dir():
         if not (folder / "config.json").exists():
-            adapter = (folder / "adapter_config.json").exists()
-            advice = "; it is an adapter: merge it with its base model first" if adapter else ""
-            if (folder / "model/config.json").exists():  # a run
+            advice = ""
+            if (folder / "adapter_config.json").exists():
+                advice = "; it is an adapter: merge it with its base model first"
+            elif (folder / "model/config.json").exists():  # a run
                 advice = f"; type model.path={folder / 'model'}"
             raise ModelError(
                 f"model.path is {path!r}, a folder without config.json; expected a model in "

@@ -222,10 +222,7 @@ def check_dropout(model: PreTrainedModel, rate: float | None) -> None:
 
 
 def check_room(settings: Model, needs: Needs, longest: int | None, prefix: int = 0) -> None:
-    """Raise ConfigError if texts of ``longest`` tokens are too long for the model, by its config.
-
-    ``prefix`` positions are taken by what adapt=prefix trains.
-    """
+    """Raise ConfigError if a model has no positions for so many tokens behind a prefix."""
     config = find(settings).config()
     room = positions(kind_of(settings, needs, config), config)
     if room is None:

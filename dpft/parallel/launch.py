@@ -58,9 +58,10 @@ def check_launcher(ranks: int | None = None) -> None:
 
 def check_processes(run: Run, count: int) -> None:
     """Raise a ConfigError for settings that do not work with so many processes."""
-    cores = os.cpu_count() or 1
-    if run.threads is not None and run.threads > max(64, 4 * cores):  # the machine would stall
-        raise SettingError("threads", run.threads, f"at most the {cores} cores of this machine")
+    cores, ranks = os.cpu_count() or 1, run.ranks if launched() == 1 else None
+    for name, asked, most in (("threads", run.threads, 64), ("ranks", ranks, 8)):
+        if asked is not None and asked > max(most, 4 * cores):  # the machine would stall
+            raise SettingError(name, asked, f"{cores}, one for each core, or one for each GPU")
     layout = run.parallel.name
     if count == 1 and layout != "data":
         raise ConfigError(

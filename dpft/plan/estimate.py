@@ -18,7 +18,7 @@ import yaml
 from torch import Tensor, nn
 from transformers import masking_utils
 
-from dpft.config.errors import ConfigError, suggestion
+from dpft.config.errors import ConfigError, one_of
 from dpft.config.flags import Flag, flag
 from dpft.config.schema import Run
 from dpft.models.adapt import adapt
@@ -262,10 +262,7 @@ def device(name: str) -> Device:
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else _SHEETS / f"{name}.yaml"
     if not path.is_file():
-        raise ConfigError(
-            f"device {name!r} has no data sheet{suggestion(name, names())}; expected "
-            f"{', '.join(names())} or a file: type --on NAME"
-        )
+        one_of("--on", name, [*names(), "a data sheet that is there, FILE.yaml"])
     try:
         sheet: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         products, moved = (float(sheet["attained"][key]) for key in ("products", "memory"))
@@ -328,11 +325,7 @@ def plan(
 
 
 def length_of(run: Run) -> tuple[int, int] | None:
-    """Return steps and expected records of a step; None for data of unknown size.
-
-    Raises:
-        ConfigError: batches have more records than there are.
-    """
+    """Return steps and expected records of a step; None for data of unknown size."""
     size = known_size(run)
     if size is None:
         return None

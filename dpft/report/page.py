@@ -12,6 +12,7 @@ import numpy as np
 from jinja2 import StrictUndefined
 
 from dpft.config.flags import sentences
+from dpft.config.schema import Audit, build
 from dpft.privacy.accounting import spent
 from dpft.privacy.accounting.pld import LossDistribution, PrivacyProfile
 from dpft.privacy.guarantee import BY, STRONG, VACUOUS, Guarantee, marked, odds, warnings
@@ -136,7 +137,7 @@ def _view(run: Gathered, several: bool) -> dict[str, Any]:
         "warnings": list(started) if given is None else given.warnings,
         "verdict": "" if given is None else given.verdict,
         "noun": given.noun if given is not None else "record",
-        "canaries": _canaries(run),
+        "count": _records(run) if "dataset_size" in run.mechanism else None,
         "unit": given.unit if given is not None else run.ledger and run.ledger.header.get("unit"),
         "point": without_folders(run.target.label or ""),
         "settings": [(key, value_text(value)) for key, value in flat(run.config).items()],
@@ -193,23 +194,22 @@ def review(run: Gathered) -> dict[str, Any] | None:
         return None
     profile = bounds(given, run.mechanism)
     factor, sure = odds(epsilon)
-    size = run.mechanism["dataset_size"]
     return {
         # Rounded up: no promise is larger than what was computed.
         "right": math.ceil(100 * profile.right()),
         "found": [math.ceil(100 * profile.found(rate)) for rate in _FALSE_ALARMS],
         "sure": sure,
         "factor": factor,
-        "batch": f"{round(run.mechanism['batch_size'] * (1 - _canaries(run) / size)):,}",
+        "batch": f"{round(run.mechanism['sampling_rate'] * _records(run)):,}",
         "noise": number(spent(run.mechanism)["noise_multiplier"]),
         "by": BY[given.accountant or "rdp"],
         "weaker": epsilon > STRONG,
     }
 
 
-def _canaries(run: Gathered) -> int:
-    """Return how many of the mechanism's units are an audit's gradients, and no data."""
-    return int(section(run.config, "audit").get("gradients") or 0)
+def _records(run: Gathered) -> int:
+    """Return the units of privacy of a run, without an audit's canaries."""
+    return int(run.mechanism["dataset_size"]) - build(Audit, section(run.config, "audit")).canaries
 
 
 def bounds(given: Guarantee, mechanism: Mapping[str, Any]) -> PrivacyProfile:

@@ -36,19 +36,12 @@ def run_ranks(raw: Mapping[str, Any], ranks: int) -> None:
     """Make the run of a composed config with ``ranks`` processes, at least 2, and wait for it.
 
     Raises:
-        DpftError: what a rank raised; a TrainingError if a rank ended otherwise; a ConfigError for
-            many more ranks than cores.
+        DpftError: what a rank raised; a TrainingError if a rank ended otherwise.
         SystemExit: torchrun or its ranks received SIGTERM, as Slurm sends it to all processes of a
             job that it ends or requeues. Submitit's process ignores it, and would take an error for
             the result of a job that is about to start again.
     """
     check_launcher()
-    cores = os.cpu_count() or 1
-    if ranks > max(8, 4 * cores):  # each takes gigabytes, and seconds of a core to start
-        raise ConfigError(
-            f"ranks is {ranks} on a machine with {cores} cores; expected one process for each GPU, "
-            f"or core: type ranks={cores}"
-        )
     # Readable by its owner alone, as are the settings of a secret trial.
     with tempfile.TemporaryDirectory(prefix="dpft-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

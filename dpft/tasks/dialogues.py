@@ -259,7 +259,6 @@ class SAMSum(Generation):
         path.write_text(json.dumps(entries(pairs), ensure_ascii=False, indent=1), encoding="utf-8")
 
     def objective(self, loaded: LoadedModel) -> Causal:
-        # A small model may have fewer positions than the task allows tokens.
         room = text_room(loaded.model)
         if room is not None and room < self.max_length:
             return replace(self, max_length=room).objective(loaded)

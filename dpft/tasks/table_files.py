@@ -389,13 +389,12 @@ def _check_text(path: Path, line: bytes) -> None:
     """Raise DataError if a file that begins with this line is known to be no UTF-8 table."""
     file = shlex.quote(str(path))
     to_utf8 = "type iconv -f utf-{} -t utf-8 {} > NEW".format
-    known = {
+    known: dict[bytes | tuple[bytes, ...], tuple[str, str]] = {
         b"PK\x03\x04": ("a ZIP archive, as workbooks are", "save it as CSV UTF-8, or unpack it"),
         b"\x1f\x8b": ("packed by gzip", f"type gunzip -c {file} > NEW"),
         b"PAR1\x15": ("a parquet file", "give it the suffix .parquet"),
         codecs.BOM_UTF32_LE: ("UTF-32 text", to_utf8("32", file)),  # begins as UTF-16 does
-        codecs.BOM_UTF16_LE: ("UTF-16 text", to_utf8("16", file)),
-        codecs.BOM_UTF16_BE: ("UTF-16 text", to_utf8("16", file)),
+        (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE): ("UTF-16 text", to_utf8("16", file)),
         line[:1] + b"\0": ("UTF-16 text without its mark", to_utf8("16le", file)),
         b"version https://git-lfs": ("a pointer of Git LFS", "type git lfs pull in its repository"),
         b"<!DOCTYPE html": ("a web page", "download the file itself"),

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from dpft.config.errors import DataError
-from dpft.config.foreign import regular
 from dpft.config.schema import Decode
 from dpft.runs.atomic import write_atomic
 from dpft.runs.environment import explained
 from dpft.tasks.objectives.objective import Instance, Prediction
 from dpft.tasks.scores import packed
+from dpft.tasks.sources import file_text
 from dpft.tasks.task import Task
 from dpft.training.progress import Progress
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a file is read before torch is imported, which takes second
     from dpft.models.load import LoadedModel
     from dpft.parallel.cohort import TrainingCohort
 
-_EXPECTED = 'expected {"prediction": "...", "references": ["...", ...]} on each line'
+_EXPECTED = '{"prediction": "...", "references": ["...", ...]} on each line'
 _OPTIONAL = ("subset", "nll", "tokens", "finished", "cut")
 # Another program may have written a number, or null where there is no text.
 _Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
@@ -105,11 +105,8 @@ def spelled(predictions: Sequence[Prediction]) -> str:
 
 def read_predictions(file: Path) -> list[Prediction]:
     """Return the predictions of a JSON-lines file of `write_predictions` or another program."""
-    try:
-        # Not splitlines: texts may hold other line separators, unescaped in JSON.
-        lines = regular(file).read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not UTF-8 text ({error}); {_EXPECTED}") from error
+    # Not splitlines: texts may hold other line separators, unescaped in JSON.
+    lines = file_text(file, _EXPECTED).split("\n")
     if not lines[-1]:
         lines.pop()
     predictions = []
@@ -120,9 +117,10 @@ def read_predictions(file: Path) -> list[Prediction]:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))
             value = f"{name} is {str(first['input'])[:80]!r}; " if name else ""
-            raise DataError(f"{file}, line {number}: {value}{first['msg']}; {_EXPECTED}") from error
+            said = f"{value}{first['msg']}; expected {_EXPECTED}"
+            raise DataError(f"{file}, line {number}: {said}") from error
     if not predictions:
-        raise DataError(f"{file} is empty; {_EXPECTED}")
+        raise DataError(f"{file} is empty; expected {_EXPECTED}")
     return predictions
 
 

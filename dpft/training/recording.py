@@ -101,9 +101,8 @@ def _size_flags(run: Run, task: Task, count: int) -> list[Stored]:
     flagged = task.synthetic is not None or task.limit_train is not None
     if published is None or flagged or not task.published or task.location[0] == "sample":
         return []
-    if not is_other_size(count, published):
-        return []
-    return [flag(Flag.TRAIN_SIZE, size=count, published=published)]
+    other = is_other_size(count, published)
+    return [flag(Flag.TRAIN_SIZE, size=count, published=published)] if other else []
 
 
 def own_parts(run: Run) -> list[dict[str, str]]:
