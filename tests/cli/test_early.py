@@ -60,6 +60,8 @@ for words in (
     [*own, "task.train_file=nowhere.jsonl"],
     [*own, "task.train_file={tmp_path}/few.jsonl", "name=foreign"],
     [*own, "task.train_file={tmp_path}/few.jsonl", "optim.batch_size=6"],
+    ["task=e2e", "task.source=sample", "runs_dir={tmp_path}", "clip=none", "audit=bound"],
+    ["task=e2e", "task.source=sample", "runs_dir={tmp_path}/few.jsonl"],
 ):
     try:
         execute(compose(words))
@@ -75,5 +77,7 @@ for words in (
         "DataError cannot read nowhere.jsonl",
         f"RunError {tmp_path}/foreign holds files of a run but no identity.json",
         "ConfigError optim.batch_size is 6 for",
+        "ConfigError got audit.gradients=1000 audit.secrets=0 with clip=none",
+        f"RunError cannot use {tmp_path}/few.jsonl",
     )
     assert [line[: len(start)] for line, start in zip(found, starts, strict=True)] == [*starts]
