@@ -26,6 +26,8 @@ from dpft.tasks.table_files import write_lines
 from dpft.tasks.views import blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
+    import numpy as np
+    import numpy.typing as npt
     from transformers import PreTrainedTokenizerBase
 
     from dpft.models.load import LoadedModel
@@ -179,6 +181,10 @@ class Task(ABC):
     @abstractmethod
     def objective(self, loaded: LoadedModel) -> Objective:
         """Return the objective, which turns records into losses and predictions of this model."""
+
+    def weights_of(self, examples: Sequence[Any]) -> npt.NDArray[np.float64] | None:
+        """Return a weight of each record's clipped gradient, ``(n,)``, up to 1; None: all are 1."""
+        return None
 
     def instances(self, split: str) -> Sequence[Instance]:
         """Return the questions of a split: one per record, unless a task groups references."""

@@ -30,7 +30,7 @@ def test_an_empty_batch_and_padding_alone_add_nothing_and_leave_gradients_in_pla
         (torch.zeros(0, dtype=torch.float64, requires_grad=True), None),
         (case.all_losses(), torch.zeros(4, dtype=torch.bool)),
     ):
-        clipper.backward(losses, real=real)
+        clipper.backward(losses, weights=real)
         assert clipper.norms.shape == (0, 1)
         assert all(not p.grad.any() for p in clipper.parameters.values())
 
@@ -125,7 +125,7 @@ def test_non_private_style_is_an_ordinary_backward():
     case = small_models.build("gpt2")
     model = case.model
     clipper = make_clipper(model, "none")
-    clipper.backward(case.all_losses(), real=torch.arange(4) < 3)  # the last one is padding
+    clipper.backward(case.all_losses(), weights=torch.arange(4) < 3)  # the last one is padding
     got = grads_of(model)
     assert clipper.norms.shape[1] == 0
     assert clipper.sensitivity == math.inf
