@@ -84,7 +84,8 @@ def test_weights_of_classes_are_those_of_the_clipped_gradients(tmp_path, precisi
     weighed = torch.cat([one.of_units(one.weights) for one in batches])
     labels = torch.cat([one.of_units(one.batch.tensors["labels"]) for one in batches])
     thanks = labels == NOTE_CLASSES.index("thanks")
-    assert len(weighed) == 12 and 0 < thanks.sum() < 12
+    assert len(weighed) == 12
+    assert 0 < thanks.sum() < 12
     assert weighed.tolist() == torch.where(thanks, 1, 0.25).tolist()
 
 

@@ -1,5 +1,6 @@
 """Units: weights, choices and microbatches of users with many and with few records."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -165,6 +166,10 @@ def test_units_that_are_left_out_of_a_batch_of_fixed_shape_become_blanks():
     padding, none = finite_losses(data, None, batch.without(torch.ones(8, dtype=torch.bool)))
     assert padding.tolist() == 8 * [-1]
     assert not none.weights.any()
+    weights = np.array([0.5, 0.25, 1])
+    weighed = Records(Objective({1: math.nan}), [Example(n) for n in range(3)], None, weights)
+    losses, batch = finite_losses(weighed, None, weighed.batch([0, 1, 2], 0))
+    assert (losses.tolist(), batch.weights.tolist()) == ([0, 2], [0.5, 1])
 
 
 def test_a_user_is_computed_in_shapes_of_its_own():
