@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from dpft.config.compose import compose
 from dpft.config.flags import Flag, flag
@@ -17,7 +18,7 @@ from dpft.reproduce.tables.planned import make_plan
 from dpft.reproduce.tables.record_index import Index, match_key
 from dpft.runs.record import check_record, read_table
 from dpft.sweep import points as sweep
-from scripts.collect_results import csv, points, rendered
+from scripts.collect_results import DRAWN, RUNS, points, rendered, settings
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 COLLECTED = read_table(RESULTS)
@@ -65,15 +66,23 @@ def test_records_and_pages_agree():
     for group in {Path(path).parent for path in COLLECTED}:
         page = RESULTS / group / "README.md"
         if page.is_file():
-            assert rendered(COLLECTED, str(group), page.read_text()) in page.read_text(), group
+            assert rendered(COLLECTED, str(group)) in page.read_text(), group
 
 
-def test_the_readmes_chart_has_the_numbers_of_the_records():
-    assert csv() == (RESULTS / "figures/utility.csv").read_text()
-    *private, (_, none, _) = points()
-    assert none is None
-    # A guarantee in doubt is no point of the chart.
-    assert not any(COLLECTED[run]["privacy"]["caveats"] for run, *_ in private)
+def test_pictures_have_the_numbers_of_the_records():
+    def drawn(file):
+        return Image.open(file).text["Description"]
+
+    assert drawn(RESULTS / "figures/utility.png") == repr(points())
+    for page in RESULTS.rglob("README.md"):
+        if DRAWN.search(text := page.read_text()):
+            assert drawn(page.with_name("runs.png")) == repr(settings(COLLECTED, text)[1]), page
+
+
+def test_a_guarantee_in_doubt_is_no_point_of_the_readmes_chart():
+    *private, none = RUNS
+    assert points()[none][0] is None
+    assert not any(COLLECTED[run]["privacy"]["caveats"] for run in private)
 
 
 COMMAND = re.compile(r"^dpft (train|sweep|table|figure) (.+)", re.MULTILINE)

@@ -99,15 +99,14 @@ def described(folder: Path) -> dict[str, Tensor]:
 
 
 def taken_apart(
-    moved: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, cohort: TrainingCohort
+    moved: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return weights and optimizer state as this rank's tensors and plain data; collective.
+    """Return weights and optimizer state as this rank's tensors and plain data.
 
     Args:
         moved: the same names on every rank, in the optimizer's order; parameters of which this
             rank has nothing are on the meta device.
-        optimizer: over ``moved``.
-        cohort: the ranks.
+        optimizer: over ``moved``; its state is tensors.
 
     Returns:
         This rank's tensors by ``weights/PARAMETER`` and ``optimizer/PARAMETER/NAME``, and plain
@@ -115,17 +114,11 @@ def taken_apart(
     """
     tensors = {f"{WEIGHTS}{name}": own.detach() for name, own in moved.items() if not own.is_meta}
     names, state = list(moved), optimizer.state_dict()
-    values: dict[str, dict[str, Any]] = {}
     for index, held in state["state"].items():
         for name, value in held.items():
-            if isinstance(value, Tensor):
-                tensors[f"{_OPTIMIZER}{names[index]}/{name}"] = value
-            else:
-                values.setdefault(names[index], {})[name] = value
-    if cohort.owners:  # each rank knows the parameters that it moves
-        values = {name: held for each in cohort.all_gather(values) for name, held in each.items()}
+            tensors[f"{_OPTIMIZER}{names[index]}/{name}"] = value
     groups = [{k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]]
-    return tensors, {"groups": groups, "values": values}
+    return tensors, {"groups": groups}
 
 
 def put_together(
@@ -146,7 +139,7 @@ def put_together(
     """
     own = {name: parameter for name, parameter in moved.items() if not parameter.is_meta}
     targets = {f"{WEIGHTS}{name}": parameter.detach() for name, parameter in own.items()}
-    state = {name: dict(held) for name, held in rest["values"].items() if name in own}
+    state: dict[str, dict[str, Tensor]] = {}
     for key, like in written.items():
         name, _, kind = key.removeprefix(_OPTIMIZER).rpartition("/")
         if not key.startswith(_OPTIMIZER) or name not in own:

@@ -310,7 +310,7 @@ class Session(Closing):
         with together(cohort):
             if touched:
                 raise ModelError(written(touched, prepared.parts.loaded.model))
-        tensors, rest = taken_apart(self._moved, self._optimizer, cohort)
+        tensors, rest = taken_apart(self._moved, self._optimizer)
         state = {
             "optimizer": rest,
             "seconds": self.seconds,

@@ -3,7 +3,6 @@
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
-from types import MappingProxyType
 
 import hypothesis
 import pytest
@@ -15,7 +14,6 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from dpft.config.errors import ConfigError, RankError
 from dpft.parallel.cohort import Pipeline, RankGoneError, Replicas, TrainingCohort, _collective
-from dpft.parallel.parts import taken_apart
 from dpft.parallel.pipeline import pipelined
 from dpft.parallel.sharded import Shards
 from dpft.privacy import make_clipper
@@ -126,21 +124,6 @@ def test_buffers_are_those_of_the_first_rank():
         Watched(init_device_mesh("cpu", (2,))).place(model)
     for tensor in (*model.parameters(), *model.buffers()):
         assert any(target is tensor and whole is not None for target, whole in given)
-
-
-def test_the_first_rank_saves_what_is_no_tensor_of_every_stage():
-    class First(TrainingCohort):
-        owners = MappingProxyType({"own": 0, "other": 1})
-
-        def all_gather(self, value):
-            return [value, {"other": {"trust_ratio": 1.0}}]
-
-    own, other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.empty(2, device="meta"))
-    optimizer = torch.optim.Adam([own, other])
-    optimizer.state[own] = {"exp_avg": torch.zeros(2), "trust_ratio": 0.5}
-    tensors, rest = taken_apart({"own": own, "other": other}, optimizer, First())
-    assert tensors.keys() == {"weights/own", "optimizer/own/exp_avg"}
-    assert rest["values"] == {"own": {"trust_ratio": 0.5}, "other": {"trust_ratio": 1.0}}
 
 
 def test_a_rank_says_what_stopped_it_though_the_others_are_gone():

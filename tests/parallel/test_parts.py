@@ -41,7 +41,7 @@ class Trained:
             self.optimizer.step()
 
     def tensors(self):
-        return taken_apart(self.moved, self.optimizer, self.cohort or TrainingCohort())
+        return taken_apart(self.moved, self.optimizer)
 
     def save(self, run, step):
         checkpoint.save(run, step, *self.tensors(), self.cohort)
@@ -52,9 +52,9 @@ class Trained:
         return latest
 
     def whole(self):
-        tensors, rest = self.tensors()
+        tensors, _ = self.tensors()
         found = {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in tensors.items()}
-        return {name: tensor.clone() for name, tensor in found.items()}, rest
+        return {name: tensor.clone() for name, tensor in found.items()}
 
 
 def opened(folder):
@@ -66,8 +66,7 @@ def on_first(cohort, folder):
 
 
 def same(one, two):
-    torch.testing.assert_close(one[0], two[0], rtol=0, atol=0)
-    assert one[1]["values"] == two[1]["values"]
+    torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
 class Seen(TorchDispatchMode):
@@ -115,7 +114,7 @@ def test_nothing_is_gathered_and_any_number_of_ranks_goes_on(tmp_path):
     files = sorted((tmp_path / "checkpoints/step-00000002").glob("part-*"))
     held = [sum(tensor.nbytes for tensor in load_file(file).values()) for file in files]
     assert len(held) == 3
-    assert sum(held) == sum(tensor.nbytes for tensor in alone[0].values())
+    assert sum(held) == sum(tensor.nbytes for tensor in alone.values())
     assert max(held) < 0.7 * sum(held)
     with opened(tmp_path) as run:
         one = Trained(steps=0)

@@ -342,10 +342,11 @@ def contrast(
     assert first.value is not None
     assert second.value is not None
     a, b, seeds = first.value, second.value, sorted({*first.by_seed} & {*second.by_seed})
+    if seeds:
+        a, b = (statistics.fmean(one.by_seed[s] for s in seeds) for one in (first, second))
     error, freedom = math.hypot(first.error, second.error), min(first.freedom, second.freedom)
     difference = Difference(sign * (a - b), error, len(seeds), freedom)
     if len(seeds) > 1:
-        a, b = (statistics.fmean(one.by_seed[s] for s in seeds) for one in (first, second))
         known = [one.answers[s] for one in (first, second) for s in seeds if s in one.answers]
         # Of answers to the same records the paired error is known; else that of two shares counts.
         if len(known) == 2 * len(seeds) and len({(x.references, len(x.right)) for x in known}) == 1:

@@ -74,6 +74,8 @@ def test_runs_are_paired_by_seed():
     five = ours(ABOVE, seeds(61.9, 52.0, 72.1, 3.0, 4.1), seeds(60.0, 50.0, 70.0, 1.0, 2.0))
     assert five.word is Word.CONFIRMED
     assert ours(ABOVE, seeds(61.0), seeds(60.0)).word is Word.CONSISTENT
+    # Only seeds that both have count.
+    assert ours(ABOVE, seeds(61.0, 30.0), seeds(60.0)).test[0].mean == 1.0
     # Shares of a small test set: 1.5 points of error each.
     assert ours(ABOVE, seeds(61.0, sampling=1.5), seeds(60.0)).word is Word.INCONCLUSIVE
 
