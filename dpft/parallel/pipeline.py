@@ -111,8 +111,7 @@ class ClippedStage(PipelineStage):
             losses = inner_products(output, gradients[0], batch.rows_per_unit)
         captured, inputs = self._captured.pop(self._chunk), bwd_kwargs["input_values"]
         clipper = self.clipper
-        found, started = clipper.start(losses, captured, inputs, batch.rows_per_unit, batch.weights)
-        clipper.finish(started)
+        found = clipper.backward_to(inputs, losses, captured, batch.rows_per_unit, batch.weights)
         self.norms[self._chunk], self.factors[self._chunk] = clipper.norms, clipper.factors
         return tuple(found), None
 

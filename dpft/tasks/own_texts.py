@@ -106,11 +106,7 @@ class TextClassification(OwnData):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.class_weights and self.unit == "user":
-            raise SettingError(
-                "task.class_weights",
-                self.class_weights,
-                "task.unit=record, since a user's records are of several classes",
-            )
+            raise SettingError("task.class_weights", self.class_weights, "task.unit=record")
         given: Any = self.classes
         if given is None or given == FROM_DATA:
             return  # weights of these are looked up with the classes

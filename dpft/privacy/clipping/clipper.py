@@ -28,16 +28,6 @@ from dpft.privacy.precision import full_precision, on_device, waits
 from dpft.privacy.spec import TWO_BACKWARDS
 
 
-class Started(NamedTuple):
-    """A backward whose sums are still to be formed: its graph is freed, calls have their ``g``."""
-
-    losses: Tensor
-    structure: Structure
-    arrived: Sequence[tuple[Call, Tensor]]
-    rows: int
-    weights: Tensor | None
-
-
 class Sums(NamedTuple):
     """The result of `Clipper.sums`.
 
@@ -310,22 +300,21 @@ class Clipper:
                 observer.check(losses, structure, rows, weights)
 
     def take(self) -> Captured:
-        """Return the forwards since the last time, for `start`, and forget them."""
+        """Return the forwards since the last time, for `backward_to`, and forget them."""
         return self.capture.take()
 
-    def start(
+    def backward_to(
         self,
+        inputs: Sequence[Tensor],
         losses: Tensor,
         captured: Captured,
-        inputs: Sequence[Tensor] = (),
         rows: int = 1,
         weights: Tensor | None = None,
-    ) -> tuple[Sequence[Tensor | None], Started]:
-        """Run the first half of `backward`, for a part of a model for whose gradients others wait.
+    ) -> Sequence[Tensor | None]:
+        """Run `backward` for a part of a model, whose forwards `take` gave.
 
         Returns:
-            Gradients of ``inputs``, and what `Clipper.finish` needs for norms and sums, maybe
-            later.
+            The gradients of ``inputs``, for which other parts wait.
         """
         losses = _silenced(losses, weights)
         arrived: list[tuple[Call, Tensor]] = []
@@ -338,13 +327,10 @@ class Clipper:
                 other_leaves=structure.other_leaves,
                 inputs=inputs,
             )
-        return gradients, Started(losses.detach(), structure, arrived, rows, weights)
-
-    def finish(self, started: Started) -> None:
-        """Run the second half of `backward`: norms, factors, and the sums added to ``.grad``."""
-        losses, structure, arrived, rows, weights = started
         with torch.no_grad():
+            losses = losses.detach()
             self._form_sums(ClippingBatch(self, structure, losses, rows, weights, arrived))
+        return gradients
 
     def sums(
         self,
