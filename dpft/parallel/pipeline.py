@@ -75,9 +75,9 @@ class ClippedStage(PipelineStage):
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         """Run the base's method, and keep the clipper's captures until the backward."""
         self._chunk = fwd_chunk_id
-        self.clipper.take()
+        self.clipper.capture.take()
         output = super().forward_one_chunk(fwd_chunk_id, *arguments, **named)
-        self._captured[fwd_chunk_id] = self.clipper.take()
+        self._captured[fwd_chunk_id] = self.clipper.capture.take()
         return output
 
     def forward_maybe_with_nosync(self, *received: Tensor, **_: Any) -> Tensor:

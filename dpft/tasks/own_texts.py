@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from dpft.config.errors import ConfigError, DataError, SettingError
 from dpft.config.flags import Flag, Stored, flag
@@ -25,6 +24,7 @@ from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.samples.texts import NOTE_CLASSES
 from dpft.tasks.table_files import TableRow
 from dpft.tasks.task import Generation, check_room, fingerprint, perplexity
+from dpft.tasks.views import FloatArray
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -157,7 +157,7 @@ class TextClassification(OwnData):
             found[number] = float(weight)
         return tuple(weight / max(found) for weight in found)
 
-    def weights_of(self, examples: Sequence[Any]) -> npt.NDArray[np.float64] | None:
+    def weights_of(self, examples: Sequence[Any]) -> FloatArray | None:
         return np.array(self.weights)[values(examples, "label")] if self.weights else None
 
     @cached_property

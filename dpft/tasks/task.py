@@ -23,11 +23,9 @@ from dpft.tasks.objectives.objective import Instance, Objective, Prediction, Que
 from dpft.tasks.objectives.record_types import Record
 from dpft.tasks.sources import Dataset, locate, read
 from dpft.tasks.table_files import write_lines
-from dpft.tasks.views import blocks
+from dpft.tasks.views import FloatArray, blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
-    import numpy as np
-    import numpy.typing as npt
     from transformers import PreTrainedTokenizerBase
 
     from dpft.models.load import LoadedModel
@@ -182,7 +180,7 @@ class Task(ABC):
     def objective(self, loaded: LoadedModel) -> Objective:
         """Return the objective, which turns records into losses and predictions of this model."""
 
-    def weights_of(self, examples: Sequence[Any]) -> npt.NDArray[np.float64] | None:
+    def weights_of(self, examples: Sequence[Any]) -> FloatArray | None:
         """Return a weight of each record's clipped gradient, ``(n,)``, up to 1; None: all are 1."""
         return None
 

@@ -16,15 +16,14 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from dpft.privacy import keys, microbatches
 from dpft.privacy.precision import on_device
 from dpft.privacy.sampling import BLANK, FixedShapes, Shape, widest
-from dpft.tasks.objectives.objective import Batch, IntArray, Losses, lengths
-from dpft.tasks.views import Owners
+from dpft.tasks.objectives.objective import Batch, Losses, lengths
+from dpft.tasks.views import FloatArray, IntArray, Owners
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Records(TrainingSet):
         objective: Losses,
         examples: Sequence[Any],
         shapes: FixedShapes | None = None,
-        weights: npt.NDArray[np.float64] | None = None,
+        weights: FloatArray | None = None,
     ) -> None:
         super().__init__(objective, examples, shapes)
         self.lengths = lengths(examples)

@@ -56,7 +56,7 @@ def add_clipped(
                 if len(losses):
                     clipper.check(losses, rows=some.rows_per_unit, weights=some.weights)
                 else:  # the batch itself is checked
-                    clipper.take()
+                    clipper.capture.take()
         if clipper.private and not clipper.careful:
             losses = data.losses(model, batch)  # the clipper drops records that are not finite
         else:

@@ -299,10 +299,6 @@ class Clipper:
             for observer in self.observers:
                 observer.check(losses, structure, rows, weights)
 
-    def take(self) -> Captured:
-        """Return the forwards since the last time, for `backward_to`, and forget them."""
-        return self.capture.take()
-
     def backward_to(
         self,
         inputs: Sequence[Tensor],
@@ -311,7 +307,7 @@ class Clipper:
         rows: int = 1,
         weights: Tensor | None = None,
     ) -> Sequence[Tensor | None]:
-        """Run `backward` for a part of a model, whose forwards `take` gave.
+        """Run `backward` for a part of a model, whose forwards `Capture.take` gave.
 
         Returns:
             The gradients of ``inputs``, for which other parts wait.
@@ -361,9 +357,7 @@ class Clipper:
                 plan = "bk" if self.plan in TWO_BACKWARDS else self.plan
                 with self._watched(losses):
                     structure = self._structure(losses, captured)
-                    batch = ClippingBatch(
-                        self, structure, losses, rows, weights, thresholds=thresholds
-                    )
+                    batch = ClippingBatch(self, structure, losses, rows, weights, None, thresholds)
                     PRIVATE_PLANS[plan](batch)
                     norms, factors, finite = batch.outcome()
             else:
