@@ -56,10 +56,16 @@ def test_settings_that_exclude_each_other_are_errors(settings, error, message, m
 
 
 @pytest.mark.parametrize(
-    ("weights", "got"), [({"a": 1, "c": 2}, "c"), ({"a": 0}, {"a": 0}), ({"a": "3"}, {"a": "3"})]
+    ("weights", "got", "more"),
+    [
+        ({"a": 1, "c": 2}, "c", {}),
+        ({"a": 0}, {"a": 0}, {}),
+        ({"a": "3"}, {"a": "3"}, {}),
+        ({"a": 2}, {"a": 2}, {"unit": "user", "user_column": "who"}),
+    ],
 )
-def test_weights_are_positive_and_of_classes(weights, got):
-    settings = {"name": "classification", "source": "sample", "classes": ("a", "b")}
+def test_weights_are_positive_and_of_classes_of_single_records(weights, got, more):
+    settings = {"name": "classification", "source": "sample", "classes": ("a", "b"), **more}
     with pytest.raises(SettingError) as error:
         load_task({**settings, "class_weights": weights})
     assert (error.value.key, error.value.got) == ("task.class_weights", got)
