@@ -75,9 +75,9 @@ class ClippedStage(PipelineStage):
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         """Run the base's method, and keep the clipper's captures until the backward."""
         self._chunk = fwd_chunk_id
-        self.clipper.take()
+        self.clipper.capture.take()
         output = super().forward_one_chunk(fwd_chunk_id, *arguments, **named)
-        self._captured[fwd_chunk_id] = self.clipper.take()
+        self._captured[fwd_chunk_id] = self.clipper.capture.take()
         return output
 
     def forward_maybe_with_nosync(self, *received: Tensor, **_: Any) -> Tensor:
@@ -111,8 +111,7 @@ class ClippedStage(PipelineStage):
             losses = inner_products(output, gradients[0], batch.rows_per_unit)
         captured, inputs = self._captured.pop(self._chunk), bwd_kwargs["input_values"]
         clipper = self.clipper
-        found, started = clipper.start(losses, captured, inputs, batch.rows_per_unit, batch.real)
-        clipper.finish(started)
+        found = clipper.backward_to(inputs, losses, captured, batch.rows_per_unit, batch.weights)
         self.norms[self._chunk], self.factors[self._chunk] = clipper.norms, clipper.factors
         return tuple(found), None
 

@@ -4,7 +4,7 @@ The clipper's own algorithm runs on tensors without data (fake tensors), and wha
 as a graph of tensor operations: forward, losses, backward, norms, clip factors and clipped sums. No
 control flow can depend on data there: an operation that reads a number is an error. The graph is
 compiled by inductor, and on a GPU captured as a CUDA graph, so that nothing in Python runs for each
-layer. Weights, thresholds and the mask of padding are inputs; shapes are constants.
+layer. Parameters, thresholds and weights of records are inputs; shapes are constants.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Program:
             sums are those of autograd.
         losses: computes one loss per unit, ``(B,)``, from the tensors of a microbatch.
         tensors: of a microbatch of this shape, on the model's device.
-        real: mask of the units that are not padding, ``(B,)`` in bool on that device, or None.
+        weights: of the units' clipped gradients, ``(B,)`` on that device, or None: see
+            `Clipper.backward`.
         rows: rows of the model's batch for each unit.
         backend: what runs the program.
 
@@ -55,16 +56,16 @@ class Program:
         clipper: Clipper,
         losses: Callable[[Sequence[Tensor]], Tensor],
         tensors: Sequence[Tensor],
-        real: Tensor | None,
+        weights: Tensor | None,
         rows: int,
         backend: Backend = "inductor",
     ) -> None:
         self._clipper = clipper
         self._losses = losses
         self._rows = rows
-        self._given = real is not None
+        self._given = weights is not None
         self._device = next(iter(clipper.parameters.values())).device
-        inputs = self._inputs(tensors, real)
+        inputs = self._inputs(tensors, weights)
         try:
             # Compiling runs the step, whose masks of dropout are to be drawn again.
             with random_state_kept(*clipper.parameters.values()), warnings.catch_warnings():
@@ -76,24 +77,24 @@ class Program:
             first = str(error).strip().partition("\n")[0][:200]
             raise UntraceableError(f"{type(error).__name__}: {first}") from error
 
-    def __call__(self, tensors: Sequence[Tensor], real: Tensor | None) -> Sums:
+    def __call__(self, tensors: Sequence[Tensor], weights: Tensor | None) -> Sums:
         """Run the step. The next call may overwrite the sums, and nothing else."""
         with torch.no_grad():
-            losses, norms, factors, finite, *sums = self._run(self._inputs(tensors, real))
+            losses, norms, factors, finite, *sums = self._run(self._inputs(tensors, weights))
         return Sums(losses, norms, factors, finite, sums)
 
-    def _inputs(self, tensors: Sequence[Tensor], real: Tensor | None) -> list[Tensor]:
+    def _inputs(self, tensors: Sequence[Tensor], weights: Tensor | None) -> list[Tensor]:
         thresholds = torch.tensor(self._clipper.thresholds, dtype=torch.float64)
         inputs = [*tensors, on_device(thresholds, self._device)]
-        return inputs if real is None else [*inputs, real]
+        return inputs if weights is None else [*inputs, weights]
 
     def _step(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        tensors, real = list(inputs), None
+        tensors, weights = list(inputs), None
         if self._given:
-            real = tensors.pop()
+            weights = tensors.pop()
         thresholds = tensors.pop()
         losses = self._losses(tensors)
-        found = self._clipper.sums(losses, thresholds.unbind(), rows=self._rows, real=real)
+        found = self._clipper.sums(losses, thresholds.unbind(), rows=self._rows, weights=weights)
         return tuple(x.detach() for x in (*found[:4], *found.sums))
 
     def _traced(self, inputs: Sequence[Tensor]) -> fx.GraphModule:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from dpft.config.errors import ConfigError, DataError, SettingError
 from dpft.config.flags import Flag, Stored, flag
 from dpft.config.schema import Positive
@@ -16,12 +18,13 @@ from dpft.models.needs import Needs
 from dpft.tasks import scores
 from dpft.tasks.classification import answers
 from dpft.tasks.metrics import scorers
-from dpft.tasks.objectives.objective import Instance, Prediction, texts
+from dpft.tasks.objectives.objective import Instance, Prediction, texts, values
 from dpft.tasks.objectives.record_types import LabelledText, TextRecord
 from dpft.tasks.own import OwnData, own_dataset
 from dpft.tasks.samples.texts import NOTE_CLASSES
 from dpft.tasks.table_files import TableRow
 from dpft.tasks.task import Generation, fingerprint, perplexity
+from dpft.tasks.views import FloatArray
 
 if TYPE_CHECKING:
     from dpft.models.load import LoadedModel
@@ -102,6 +105,8 @@ class TextClassification(OwnData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.class_weights and self.unit == "user":
+            raise SettingError("task.class_weights", self.class_weights, "task.unit=record")
         given: Any = self.classes
         if given is None or given == FROM_DATA:
             return  # weights of these are looked up with the classes
@@ -140,7 +145,7 @@ class TextClassification(OwnData):
 
     @cached_property
     def weights(self) -> tuple[float, ...]:
-        """Return the weight of each class's loss, which the user gives; empty if all are one."""
+        """Return the weight of each class, the largest being 1; empty if no class has one."""
         if not self.class_weights:
             return ()
         found = [1.0] * len(self.class_names)
@@ -150,7 +155,10 @@ class TextClassification(OwnData):
                 classes = ", ".join(self.class_names)
                 raise SettingError("task.class_weights", str(name), f"classes of {classes}")
             found[number] = float(weight)
-        return tuple(found)
+        return tuple(weight / max(found) for weight in found)
+
+    def weights_of(self, examples: Sequence[Any]) -> FloatArray | None:
+        return np.array(self.weights)[values(examples, "label")] if self.weights else None
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
@@ -195,7 +203,7 @@ class TextClassification(OwnData):
     def objective(self, loaded: LoadedModel) -> Classifier:
         from dpft.tasks.objectives.classifier import Classifier
 
-        return Classifier(loaded.text_tokenizer, self.max_length, self.class_names, self.weights)
+        return Classifier(loaded.text_tokenizer, self.max_length, self.class_names)
 
     def record(self, row: TableRow) -> LabelledText:
         name = self.label(row)

@@ -23,7 +23,7 @@ from dpft.tasks.objectives.objective import Instance, Objective, Prediction, Que
 from dpft.tasks.objectives.record_types import Record
 from dpft.tasks.sources import Dataset, locate, read
 from dpft.tasks.table_files import write_lines
-from dpft.tasks.views import blocks
+from dpft.tasks.views import FloatArray, blocks
 
 if TYPE_CHECKING:  # a task's settings are checked before torch is loaded, which takes seconds
     from transformers import PreTrainedTokenizerBase
@@ -180,6 +180,10 @@ class Task(ABC):
     @abstractmethod
     def objective(self, loaded: LoadedModel) -> Objective:
         """Return the objective, which turns records into losses and predictions of this model."""
+
+    def weights_of(self, examples: Sequence[Any]) -> FloatArray | None:
+        """Return a weight of each record's clipped gradient, ``(n,)``, up to 1; None: all are 1."""
+        return None
 
     def instances(self, split: str) -> Sequence[Instance]:
         """Return the questions of a split: one per record, unless a task groups references."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
 from typing import Any
@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from dpft.privacy import keys, microbatches
 from dpft.privacy.precision import on_device
 from dpft.privacy.sampling import BLANK, FixedShapes, Shape, widest
-from dpft.tasks.objectives.objective import Batch, IntArray, Losses, lengths
-from dpft.tasks.views import Owners
+from dpft.tasks.objectives.objective import Batch, Losses, lengths
+from dpft.tasks.views import FloatArray, IntArray, Owners
 
 
 @dataclass(frozen=True)
@@ -31,35 +31,35 @@ class UnitBatch:
     """The rows of some units."""
 
     batch: Batch  # ``B * m`` rows, the ``m`` rows of a unit next to each other
-    # Of each row in its unit's loss, ``(B, m)`` in float64; zero for a padding row. The weights of
-    # a unit add up to 1.
-    weights: Tensor
-    # Mask of the units that are not padding, ``(B,)`` in bool and on the CPU; the last unit is
-    # padding then. None: none is padding.
-    real: Tensor | None = None
+    # Weight of each row in its unit's loss, ``(B, m)`` in float64; zero for a padding row. A
+    # unit's shares add up to 1.
+    shares: Tensor
+    # Weight of each unit's clipped gradient, ``(B,)`` on the CPU, in bool or float: zero for a
+    # padding unit. Where units are padded, the last one is padding. None: all have 1.
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.weights)
+        return len(self.shares)
 
     @property
     def rows_per_unit(self) -> int:
-        return self.weights.shape[1]
+        return self.shares.shape[1]
 
     def to(self, device: torch.device) -> UnitBatch:
-        return UnitBatch(self.batch.to(device), on_device(self.weights, device), self.real)
+        return UnitBatch(self.batch.to(device), on_device(self.shares, device), self.weights)
 
     def of_units(self, losses: Tensor) -> Tensor:
         """Return the losses without those of padding."""
-        if self.real is None:
+        if self.weights is None:
             return losses
-        return losses[on_device(self.real.nonzero().flatten(), losses.device)]
+        return losses[on_device(self.weights.nonzero().flatten(), losses.device)]
 
     def units(self, index: Tensor) -> UnitBatch:
         """Return the units that ``index`` picks (int64, ``(n,)``), padded as they are here."""
-        real = None if self.real is None else self.real[index.to(self.real.device)]
-        index, m = index.to(self.weights.device), self.rows_per_unit
+        weights = self.weights if self.weights is None else self.weights[index.cpu()]
+        index, m = index.to(self.shares.device), self.rows_per_unit
         rows = (index.unsqueeze(1) * m + torch.arange(m, device=index.device)).flatten()
-        return UnitBatch(self.batch.rows(rows), self.weights[index], real)
+        return UnitBatch(self.batch.rows(rows), self.shares[index], weights)
 
     def without(self, units: Tensor) -> UnitBatch:
         """Return the batch without the units where ``units`` (bool, ``(B,)``) is true.
@@ -67,10 +67,10 @@ class UnitBatch:
         In a batch with padding they become padding too, so that it keeps its shapes.
         """
         kept = torch.arange(len(self), device=units.device)
-        if self.real is None:
+        if self.weights is None or self.weights[-1]:
             return self.units(kept[~units])
         kept[units] = len(self) - 1
-        return replace(self.units(kept), real=self.real & ~units.to(self.real.device))
+        return self.units(kept)
 
 
 class TrainingSet(ABC):
@@ -106,20 +106,19 @@ class TrainingSet(ABC):
         objective = self._objective
         blank = [objective.blank()] if BLANK in indices else []
         if list(indices) == [BLANK]:  # every rank runs the same number of forward passes
-            weights = torch.ones(1, 1, dtype=torch.float64)
-            return UnitBatch(objective.collate(blank), weights, torch.tensor([False]))
+            shares = torch.ones(1, 1, dtype=torch.float64)
+            return UnitBatch(objective.collate(blank), shares, torch.tensor([False]))
         chosen = [blank if i == BLANK else self._chosen(i, step) for i in indices]
         counts = np.fromiter(map(len, chosen), np.int64, len(chosen))
-        real, width, widths = None, int(counts.max()), None
+        width, widths = int(counts.max()), None
         if self.shapes is not None:
             width, *widths = self.shapes.of(indices, self._shape)
-            real = torch.tensor(indices) != BLANK
         # Padded with the unit's own rows: another's could spoil the loss if it is not finite.
         rows = [one for unit in chosen for one in (*unit, *repeat(unit[0], width - len(unit)))]
         used = np.arange(width) < counts[:, None]
-        weights = torch.from_numpy(used / counts[:, None])
+        shares = torch.from_numpy(used / counts[:, None])
         batch = objective.collate(rows) if widths is None else objective.collate(rows, widths)
-        return UnitBatch(batch, weights, real)
+        return UnitBatch(batch, shares, self._weights(torch.tensor(indices)))
 
     @abstractmethod
     def under(self, key: bytes) -> TrainingSet:
@@ -133,6 +132,10 @@ class TrainingSet(ABC):
     def _chosen(self, unit: int, step: int) -> list[Any]:
         """Return the encoded records of a unit that take part in a step."""
 
+    def _weights(self, units: Tensor) -> Tensor | None:
+        """Return the weights of units' clipped gradients, as in `UnitBatch`."""
+        return None if self.shapes is None else units != BLANK
+
     def _widths(self, record: int) -> tuple[int, ...]:
         coarse = {"coarse": True} if self.shapes is not None and self.shapes.compiled else {}
         return self._objective.widths(self._examples[record], **coarse)
@@ -143,19 +146,33 @@ class TrainingSet(ABC):
 
 
 class Records(TrainingSet):
-    """Each record is a unit."""
+    """Each record is a unit.
+
+    Args:
+        weights: of the records' clipped gradients, ``(n,)``, positive and up to 1.
+    """
 
     def __init__(
-        self, objective: Losses, examples: Sequence[Any], shapes: FixedShapes | None = None
+        self,
+        objective: Losses,
+        examples: Sequence[Any],
+        shapes: FixedShapes | None = None,
+        weights: FloatArray | None = None,
     ) -> None:
         super().__init__(objective, examples, shapes)
         self.lengths = lengths(examples)
+        self._of_records = None if weights is None else torch.from_numpy(weights)
 
     def under(self, key: bytes) -> Records:
         return self  # chooses nothing at random
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
         return self._objective.losses(model, batch.batch)
+
+    def _weights(self, units: Tensor) -> Tensor | None:
+        if self._of_records is None:
+            return super()._weights(units)
+        return torch.where(units == BLANK, 0.0, self._of_records[units])
 
     def _chosen(self, unit: int, step: int) -> list[Any]:
         return [self._examples[unit]]
@@ -230,10 +247,10 @@ class Users(TrainingSet):
         return same
 
     def losses(self, model: nn.Module, batch: UnitBatch) -> Tensor:
-        rows = self._objective.losses(model, batch.batch).view_as(batch.weights)
-        weighted = rows * batch.weights.to(rows.dtype)
+        rows = self._objective.losses(model, batch.batch).view_as(batch.shares)
+        weighted = rows * batch.shares.to(rows.dtype)
         # Zero times infinity is not zero.
-        return torch.where(batch.weights > 0, weighted, rows.new_zeros(())).sum(1)
+        return torch.where(batch.shares > 0, weighted, rows.new_zeros(())).sum(1)
 
     def _records(self, unit: int) -> IntArray:
         records: IntArray = self._order[self._bounds[unit] : self._bounds[unit + 1]]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 T = TypeVar("T")
 IntArray = npt.NDArray[np.integer[Any]]
+FloatArray = npt.NDArray[np.float64]
 
 
 def blocks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -47,21 +47,21 @@ def add_clipped(
         LostRecordError: see `Clipper.backward`; form the whole logical batch's sum again.
     """
     with exact(clipper):
-        index = clipper.to_check(len(batch), batch.real)
+        index = clipper.to_check(len(batch), batch.weights)
         if index is not None:
             # Layer rules are checked on a few units, in a separate forward that uses up no
             # random numbers.
             with random_state_kept(*model.parameters()):
                 losses, some = finite_losses(data, model, batch.units(index), agreed)
                 if len(losses):
-                    clipper.check(losses, rows=some.rows_per_unit, real=some.real)
+                    clipper.check(losses, rows=some.rows_per_unit, weights=some.weights)
                 else:  # the batch itself is checked
-                    clipper.take()
+                    clipper.capture.take()
         if clipper.private and not clipper.careful:
             losses = data.losses(model, batch)  # the clipper drops records that are not finite
         else:
             losses, batch = finite_losses(data, model, batch, agreed)
-        clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+        clipper.backward(losses, rows=batch.rows_per_unit, weights=batch.weights)
     statistics.observe(batch.of_units(losses), clipper.norms, clipper.factors, records)
 
 
@@ -127,25 +127,25 @@ class Programs:
             LostRecordError: see `Clipper.backward`.
             ProgramError: a program that was found right has become wrong.
         """
-        clipper, real = self._clipper, batch.real
-        tensors = [*batch.batch.tensors.values(), batch.weights]
-        key = (*batch.batch.tensors, *[(x.shape, x.dtype) for x in tensors], real is None)
+        clipper, weights = self._clipper, batch.weights
+        tensors = [*batch.batch.tensors.values(), batch.shares]
+        key = (*batch.batch.tensors, *[(x.shape, x.dtype) for x in tensors], weights is None)
         shape = self._shapes.setdefault(key, _Shape())
         shape.batches += 1
         eagerly = partial(add_clipped, self._data, self._model, clipper, batch, records)
-        if shape.eager or (real is not None and not bool(real.any())):
+        if shape.eager or (weights is not None and not bool(weights.any())):
             eagerly(statistics)
             return
-        mask = None if real is None else on_device(real, batch.weights.device)
+        placed = None if weights is None else on_device(weights, batch.shares.device)
         if shape.program is None or shape.batches >= shape.next_check:
-            found = self._verified(shape, eagerly, batch, tensors, mask)
+            found = self._verified(shape, eagerly, batch, tensors, placed)
         else:
-            found = shape.program(tensors, mask)
+            found = shape.program(tensors, placed)
         if found is None:
             eagerly(statistics)
             return
         statistics.finite.append(found.finite)
-        clipper.add(found, real)
+        clipper.add(found, weights)
         losses = batch.of_units(found.losses)
         statistics.observe(losses, clipper.norms, clipper.factors, records)
 
@@ -161,7 +161,7 @@ class Programs:
         eagerly: Callable[[StepStatistics], None],
         batch: UnitBatch,
         tensors: Sequence[Tensor],
-        mask: Tensor | None,
+        weights: Tensor | None,
     ) -> Sums | None:
         """Return what the program gives, once it was compared; None if there is no program."""
         clipper = self._clipper
@@ -180,13 +180,13 @@ class Programs:
                 parameter.grad = grad
         if shape.program is None:
             try:
-                shape.program = self._program(batch, tensors, mask)
+                shape.program = self._program(batch, tensors, weights)
             except (UntraceableError, UnsupportedLayerError) as error:
                 return self._refuse(shape, f"it is no single program ({error})")
-        found = shape.program(tensors, mask)
+        found = shape.program(tensors, weights)
         if not bool(found.finite):
             return found
-        difference = self._difference(found, norms, sums, mask)
+        difference = self._difference(found, norms, sums, weights)
         if difference is None:
             shape.next_check = max(_AGAIN, 4 * shape.batches)
             return found
@@ -209,23 +209,27 @@ class Programs:
         shape.eager, shape.program = True, None
         return None
 
-    def _program(self, batch: UnitBatch, tensors: Sequence[Tensor], mask: Tensor | None) -> Program:
+    def _program(
+        self, batch: UnitBatch, tensors: Sequence[Tensor], weights: Tensor | None
+    ) -> Program:
         names = [*batch.batch.tensors]
 
         def losses(tensors: Sequence[Tensor]) -> Tensor:
-            *given, weights = tensors
+            *given, shares = tensors
             rows = Batch(dict(zip(names, given, strict=True)))
-            return self._data.losses(self._model, UnitBatch(rows, weights))
+            return self._data.losses(self._model, UnitBatch(rows, shares))
 
         rows = batch.rows_per_unit
-        return Program(self._clipper, losses, tensors, mask, rows, self._backend)
+        return Program(self._clipper, losses, tensors, weights, rows, self._backend)
 
     def _difference(
-        self, found: Sums, norms: Tensor, sums: Sequence[Tensor | None], mask: Tensor | None
+        self, found: Sums, norms: Tensor, sums: Sequence[Tensor | None], weights: Tensor | None
     ) -> str | None:
         """Say which norms or sums differ from the eager step's by more than rounding."""
         total = math.hypot(*(_size(x) for x in found.sums))
-        pairs = {"the norms": (found.norms if mask is None else found.norms[mask], norms)}
+        pairs = {
+            "the norms": (found.norms if weights is None else found.norms[weights != 0], norms)
+        }
         for name, own, other in zip(self._clipper.parameters, found.sums, sums, strict=True):
             pairs[f"the sum of {name}"] = own, other if other is not None else own * 0
         for what, (own, other) in pairs.items():

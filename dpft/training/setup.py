@@ -196,7 +196,7 @@ def prepare(
     key = cohort.broadcast_object(key)  # only the first rank has the ledger
 
     trained = objective if run.precision == "float32" else Mixed(objective)
-    units: TrainingSet = Records(trained, examples, shapes)
+    units: TrainingSet = Records(trained, examples, shapes, task.weights_of(examples))
     if owners is not None:
         units = Users(trained, examples, owners, task.records_per_user, key, shapes)
     if parts.pipeline is None:

@@ -308,9 +308,9 @@ def test_in_bfloat16_a_record_adds_the_same_bits_next_to_any_other():
         (piece,) = units.microbatches(range(len(units)), 0)
         batch = units.batch(piece, 0)
         assert len(batch) == 5
-        clipper.backward(objective.losses(model, batch.batch), real=batch.real)
+        clipper.backward(objective.losses(model, batch.batch), weights=batch.weights)
         sums.append(clipper.norms[place].clone())
-        assert batch.real.sum() == len(examples)
+        assert batch.weights.sum() == len(examples)
         model.zero_grad()
     assert len({float(x) for x in sums}) == 1
 

@@ -167,7 +167,7 @@ def summed(case, made, pieces, cohort=None):
     norms = {}
     for units in pieces:
         real = None if units else torch.tensor([False])
-        clipper.backward(losses(case, made, units or [0]), rows=case.rows, real=real)
+        clipper.backward(losses(case, made, units or [0]), rows=case.rows, weights=real)
         norms |= dict(zip(units, clipper.norms.numpy(), strict=True))
     clipper.collect()
     sums = {}

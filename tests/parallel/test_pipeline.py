@@ -81,7 +81,7 @@ def one_process(make, style, drawn, **options):
     norms, factors = [], []
     for batch in batches(units, drawn):
         losses = units.losses(model, batch)
-        clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+        clipper.backward(losses, rows=batch.rows_per_unit, weights=batch.weights)
         norms.append(clipper.norms.numpy())
         factors.append(clipper.factors.numpy())
     return sums_of(clipper), np.concatenate(norms), float((np.concatenate(factors) < 1).mean())
@@ -218,14 +218,14 @@ class Mixing(Records):
 
     def losses(self, model, batch):
         losses = super().losses(model, batch)
-        return losses.detach() + (losses - losses.detach()) * batch.real.sum()
+        return losses.detach() + (losses - losses.detach()) * batch.weights.sum()
 
 
 class Scaled(Records):
     """Losses that grow with the number of records in a batch."""
 
     def losses(self, model, batch):
-        return super().losses(model, batch) * (1 + 0.1 * batch.real.sum())
+        return super().losses(model, batch) * (1 + 0.1 * batch.weights.sum())
 
 
 def checked(kind):

@@ -100,8 +100,8 @@ def checked(cohort):
         index = clipper.to_check(len(units), real)
         ahead.append(index is not None)
         if index is not None:
-            clipper.check(losses(case, made, [units[i] for i in index]), real=real[index])
-        clipper.backward(losses(case, made, units), real=real)
+            clipper.check(losses(case, made, [units[i] for i in index]), weights=real[index])
+        clipper.backward(losses(case, made, units), weights=real)
     return ahead
 
 

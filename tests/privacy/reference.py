@@ -28,14 +28,15 @@ def clip_records(
     records: Sequence[dict[str, Tensor]],
     groups: Sequence[Sequence[str]],
     factor: Callable[[int, Tensor], Tensor],
+    weights: Sequence[float] | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Norms (B, K) and the sum of the records' gradients, each group clipped by itself."""
+    """Norms (B, K) and the weighted sum of the records' gradients, each group clipped by itself."""
     total = {n: torch.zeros_like(g) for n, g in records[0].items()}
     norms = torch.zeros(len(records), len(groups), dtype=next(iter(total.values())).dtype)
     for i, grads in enumerate(records):
         for k, names in enumerate(groups):
             norms[i, k] = torch.sqrt(sum(grads[n].square().sum() for n in names))
-            c = factor(k, norms[i, k])
+            c = factor(k, norms[i, k]) * (1.0 if weights is None else weights[i])
             for n in names:
                 total[n] += c * grads[n]
     return norms, total
@@ -95,7 +96,7 @@ def program_of(
     clipper: Clipper,
     case: Any,
     rows: int = 1,
-    real: Tensor | None = None,
+    weights: Tensor | None = None,
     backend: str = "graph",
     losses: Any = None,
 ) -> Program:
@@ -108,7 +109,7 @@ def program_of(
     tensors = [x.repeat_interleave(rows, 0) for x in case.data.values()]
     clipper.backward(of_units(tensors), rows=rows)  # with all checks
     case.model.zero_grad()
-    return Program(clipper, of_units, tensors, real, rows, backend)
+    return Program(clipper, of_units, tensors, weights, rows, backend)
 
 
 def same_sums(

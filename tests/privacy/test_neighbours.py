@@ -174,7 +174,7 @@ def own_loop(condition: str, present: bool, folder: Path) -> dict[str, Any]:
         if batch:
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 found = losses(model, collate(batch, WIDEST if half else 0)).float()
-            clipper.backward(found, real=real if half else None)
+            clipper.backward(found, weights=real if half else None)
         noise.privatise_(step)
         optimizer.step()
     clipper.close()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from dpft.cli.app import app
@@ -16,9 +17,10 @@ from dpft.tasks import load_task, own
 from dpft.tasks.conversations import Chat
 from dpft.tasks.objectives.record_types import LabelledText
 from dpft.tasks.own_texts import LanguageModeling, TextClassification
+from dpft.tasks.samples.texts import NOTE_CLASSES
 from dpft.tasks.task import SPLITS
 from dpft.training.run import run_experiment
-from tests.small_runs import ready
+from tests.small_runs import ready, settings
 
 ROWS = [
     {"user": f"u{n % 23}", "source": f"s{n}", "target": f"t{n % 90}", "label": "ab"[n % 2]}
@@ -55,10 +57,16 @@ def test_settings_that_exclude_each_other_are_errors(settings, error, message, m
 
 
 @pytest.mark.parametrize(
-    ("weights", "got"), [({"a": 1, "c": 2}, "c"), ({"a": 0}, {"a": 0}), ({"a": "3"}, {"a": "3"})]
+    ("weights", "got", "more"),
+    [
+        ({"a": 1, "c": 2}, "c", {}),
+        ({"a": 0}, {"a": 0}, {}),
+        ({"a": "3"}, {"a": "3"}, {}),
+        ({"a": 2}, {"a": 2}, {"unit": "user", "user_column": "who"}),
+    ],
 )
-def test_weights_are_positive_and_of_classes(weights, got):
-    settings = {"name": "classification", "source": "sample", "classes": ("a", "b")}
+def test_weights_are_positive_and_of_classes_of_single_records(weights, got, more):
+    settings = {"name": "classification", "source": "sample", "classes": ("a", "b"), **more}
     with pytest.raises(SettingError) as error:
         load_task({**settings, "class_weights": weights})
     assert (error.value.key, error.value.got) == ("task.class_weights", got)
@@ -71,7 +79,21 @@ def test_class_weights_are_of_the_config_and_leave_other_configs_as_they_were():
     run = parse(compose([*words, "task.class_weights={0:2,B:0.5}"]))
     assert run.identity() != without.identity()
     assert run.recorded()["task"]["class_weights"] == {0: 2, "B": 0.5}
-    assert load_task(run.task).weights == (2.0, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])  # padded or not
+def test_weights_of_classes_are_those_of_the_clipped_gradients(tmp_path, precision):
+    words = ["task=classification", "task.source=sample", "task.class_weights={thanks: 4}"]
+    run = settings(tmp_path, *words, f"precision={precision}")
+    with ready(run) as (prepared, *_):
+        pieces = prepared.units.microbatches(range(12), 10_000)
+        batches = [prepared.units.batch(piece, 0) for piece in pieces]
+    weighed = torch.cat([one.of_units(one.weights) for one in batches])
+    labels = torch.cat([one.of_units(one.batch.tensors["labels"]) for one in batches])
+    thanks = labels == NOTE_CLASSES.index("thanks")
+    assert len(weighed) == 12
+    assert 0 < thanks.sum() < 12
+    assert weighed.tolist() == torch.where(thanks, 1, 0.25).tolist()
 
 
 def held_out(tmp_path, rows, **settings):

@@ -1,5 +1,6 @@
 """Units: weights, choices and microbatches of users with many and with few records."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -48,7 +49,7 @@ def users(owners, most=MOST, lengths=None, key=b"key", values=None):
 def taken(data, name, owners, step):
     """Numbers of the examples of one user that take part in a step."""
     batch = data.batch([sorted(set(owners)).index(name)], step)
-    return batch.batch.tensors["number"][batch.weights[0] > 0].tolist()
+    return batch.batch.tensors["number"][batch.shares[0] > 0].tolist()
 
 
 NAMES = ["ann", "bob", "cy", "anna@example.org", "anna@example.com", "é"]
@@ -60,8 +61,8 @@ def test_weights_of_a_user_add_up_to_one_over_its_own_records(owners, most, step
     people = sorted(set(owners))
     chosen = data.draw(st.lists(st.sampled_from(range(len(people))), min_size=1, unique=True))
     batch = users(owners, most).batch(chosen, step)
-    numbers = batch.batch.tensors["number"].view(batch.weights.shape)
-    for row, weights, user in zip(numbers.tolist(), batch.weights, chosen, strict=True):
+    numbers = batch.batch.tensors["number"].view(batch.shares.shape)
+    for row, weights, user in zip(numbers.tolist(), batch.shares, chosen, strict=True):
         # Rows that fill up are the user's own too.
         assert {owners[n] for n in row} == {people[user]}
         used = [n for n, weight in zip(row, weights.tolist(), strict=True) if weight > 0]
@@ -159,12 +160,16 @@ def test_units_that_are_left_out_of_a_batch_of_fixed_shape_become_blanks():
     whole = data.batch(piece, 0)
     losses, batch = finite_losses(data, None, whole)
     assert len(batch) == len(whole) == 8
-    assert batch.real.tolist() == [True, False, True] + 5 * [False]
+    assert batch.weights.tolist() == [True, False, True] + 5 * [False]
     assert losses.tolist() == [0, -1, 2] + 5 * [-1]
     assert batch.of_units(losses).tolist() == [0, 2]
     padding, none = finite_losses(data, None, batch.without(torch.ones(8, dtype=torch.bool)))
     assert padding.tolist() == 8 * [-1]
-    assert not none.real.any()
+    assert not none.weights.any()
+    weights = np.array([0.5, 0.25, 1])
+    weighed = Records(Objective({1: math.nan}), [Example(n) for n in range(3)], None, weights)
+    losses, batch = finite_losses(weighed, None, weighed.batch([0, 1, 2], 0))
+    assert (losses.tolist(), batch.weights.tolist()) == ([0, 2], [0.5, 1])
 
 
 def test_a_user_is_computed_in_shapes_of_its_own():
@@ -177,8 +182,8 @@ def test_a_user_is_computed_in_shapes_of_its_own():
     for piece, rows in zip(pieces, (1, 4, 4), strict=True):
         batch = data.batch(piece, 0)
         assert batch.rows_per_unit == rows
-        assert batch.weights.sum(1).tolist() == [1] * len(piece)
-        assert batch.real.tolist() == [i >= 0 for i in piece]
+        assert batch.shares.sum(1).tolist() == [1] * len(piece)
+        assert batch.weights.tolist() == [i >= 0 for i in piece]
 
 
 def test_all_units_have_one_shape_where_batches_have_one_size():
@@ -195,7 +200,7 @@ def test_all_units_have_one_shape_where_batches_have_one_size():
             assert [len(piece) for piece in pieces] == [4, 4]
             made = [data.batch(piece, 0) for piece in pieces]
             assert [len(batch.batch) for batch in made] == [4 * rows, 4 * rows]
-            assert [i for batch in made for i in batch.real.tolist()].count(True) == len(drawn)
+            assert [i for batch in made for i in batch.weights.tolist()].count(True) == len(drawn)
 
 
 def test_a_loss_that_is_not_finite_spoils_its_unit_alone_and_never_reaches_the_clipper():

@@ -40,13 +40,14 @@ def check_same(folder, *words, tolerance=1e-4):
 
 
 SGD = ("optim.name=sgd", "optim.lr=0.1")
+WEIGHED = ("task=classification", "task.source=sample", "task.class_weights={thanks: 3}")
 
 
 @pytest.mark.parametrize(
     ("words", "tolerance"),
     [
         (["clip=per_layer_adaptive", "optim.steps=3"], 1e-4),
-        (["clip=none", *SGD], 1e-5),
+        (["clip=none", *SGD, *WEIGHED], 1e-5),
         (["clip=ghost", "adapt=lora", "sampling=truncated_poisson"], 1e-4),
         (["adapt=rgp", *SGD], 1e-4),
         (["task=e2e", "model=random-gpt2", "adapt=prefix", *SGD], 1e-4),

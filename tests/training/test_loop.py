@@ -319,7 +319,7 @@ def test_cut_batches_of_users_with_moving_thresholds_are_those_of_brute_force():
             alone = units.batch([drawn[j]], step)
             rows = [
                 FixedObjective().losses(other, alone.batch.rows(torch.tensor([row])))[0]
-                for row in alone.weights[0].nonzero().flatten().tolist()
+                for row in alone.shares[0].nonzero().flatten().tolist()
             ]
             return sum(rows) / len(rows)
 

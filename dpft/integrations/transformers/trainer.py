@@ -277,7 +277,7 @@ class PrivacyMixin:
         # Callbacks draw from the public seed, and a step from the key alone. Frozen parts may be on
         # other devices, and draw there too.
         with random_state_kept(*model.parameters()):
-            clipper.take()  # of forwards outside of a step
+            clipper.capture.take()  # of forwards outside of a step
             try:
                 statistics, lost = self._clipped_sum(model, clipper, inputs), False
             except LostRecordError:

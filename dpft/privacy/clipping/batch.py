@@ -24,7 +24,7 @@ from dpft.privacy.clipping.rules.uses import (
     exact_squared_norm,
     joint_per_example,
 )
-from dpft.privacy.precision import full_precision
+from dpft.privacy.precision import full_precision, on_device
 
 if TYPE_CHECKING:
     from dpft.privacy.clipping.clipper import Clipper
@@ -61,7 +61,7 @@ class LostRecordError(RuntimeError):
 
 
 class Factors(NamedTuple):
-    """Clip factors of one group, ``(B,)``, 0 for ``dropped`` records; None: there is none.
+    """Weighted clip factors of one group, ``(B,)``, 0 for ``dropped`` records; None: there is none.
 
     A record is dropped whose loss, or gradient in the group, is not finite.
     """
@@ -73,8 +73,9 @@ class Factors(NamedTuple):
 class ClippingBatch:
     """One batch, whose clipped sums a plan adds to the parameters' ``.grad``.
 
-    ``losses`` are ``(B,)``, with ``rows`` of the model's batch for each; ``arrived`` are calls with
-    their output gradients, if a backward was already.
+    ``losses`` are ``(B,)``, with ``rows`` of the model's batch for each, and ``weights`` as of
+    `Clipper.backward`; ``arrived`` are calls with their output gradients, if a backward was
+    already.
 
     Attributes:
         size: ``B``.
@@ -93,6 +94,7 @@ class ClippingBatch:
         structure: Structure,
         losses: Tensor,
         rows: int,
+        weights: Tensor | None = None,
         arrived: Sequence[tuple[Call, Tensor]] | None = None,
         thresholds: Sequence[Any] | None = None,
     ) -> None:
@@ -105,6 +107,7 @@ class ClippingBatch:
         self.structure = structure
         self.losses = losses
         self.rows = rows
+        self.weights = weights
         self.size = len(losses)
         self.group_of = {n: k for k, group in enumerate(self.groups) for n in group.parameters}
         self.dropped = False
@@ -219,6 +222,8 @@ class ClippingBatch:
         if dropped is not None:
             factors = factors.masked_fill(dropped, 0.0)
         self._norms[k], self._factors[k] = norms, factors
+        if self.weights is not None and self.weights.dtype != torch.bool:
+            factors = factors * on_device(self.weights, factors.device).to(factors.dtype)
         return Factors(factors, dropped)
 
     def add_sums(self, k: int, book: Book, factors: Factors) -> None:

@@ -28,16 +28,6 @@ from dpft.privacy.precision import full_precision, on_device, waits
 from dpft.privacy.spec import TWO_BACKWARDS
 
 
-class Started(NamedTuple):
-    """A backward whose sums are still to be formed: its graph is freed, calls have their ``g``."""
-
-    losses: Tensor
-    structure: Structure
-    arrived: Sequence[tuple[Call, Tensor]]
-    rows: int
-    real: Tensor | None
-
-
 class Sums(NamedTuple):
     """The result of `Clipper.sums`.
 
@@ -78,15 +68,17 @@ class Observer:
         """Note that the rest of the backward adds the sums to ``.grad``."""
 
     def before_sums(
-        self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None
+        self, losses: Tensor, structure: Structure, rows: int, weights: Tensor | None
     ) -> None:
         """See a batch, as of `Clipper.backward`. Its graph is kept until the plan has run."""
 
-    def to_check(self, size: int, real: Tensor | None) -> Tensor | None:
+    def to_check(self, size: int, weights: Tensor | None) -> Tensor | None:
         """Return indices of records of the next batch that are to go through `check`."""
         return None
 
-    def check(self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None) -> None:
+    def check(
+        self, losses: Tensor, structure: Structure, rows: int, weights: Tensor | None
+    ) -> None:
         """See some records of the next batch, ahead of it."""
 
     def reset(self) -> None:
@@ -119,7 +111,7 @@ class Clipper:
     1e-5 of the threshold for each record of the batch, and up to some percent for each where the
     terms of the one record's gradient cancel almost all of each other. Where anything is in half
     precision it adds up to half a percent for each, unless the shapes that a record is computed in
-    depend on that record alone (`dpft.privacy.sampling`, ``real`` of `backward`). Sums that are
+    depend on that record alone (`dpft.privacy.sampling`, ``weights`` of `backward`). Sums that are
     formed in bfloat16 are within the bound that `dpft.privacy.precision` proves.
     """
 
@@ -211,7 +203,7 @@ class Clipper:
         like = (self.clip_function, self._rules, policy, self.cohort)
         return Clipper(part, self.plan, groups, *like, self._handler, self._observers)
 
-    def backward(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
+    def backward(self, losses: Tensor, rows: int = 1, weights: Tensor | None = None) -> None:
         """Add ``sum_i clip(g_i)`` to each parameter's ``.grad``.
 
         Args:
@@ -219,9 +211,9 @@ class Clipper:
                 May be empty: then nothing is added.
             rows: rows of the model's batch that belong to one record, next to each other: the model
                 saw ``B * rows``. More than one where a unit of privacy has several texts.
-            real: which losses are of records, ``(B,)`` in bool, best in the host's memory. The
-                others fill a microbatch up to a fixed size: they add nothing, and have no norm.
-                None: all are.
+            weights: what clipped gradients are multiplied by, ``(B,)``, best in the host's memory:
+                in bool, or in floating point and from 0 to 1, so that the sensitivity stays. Places
+                of weight zero are padding, which adds nothing and has no norm. None: all are 1.
 
         Raises:
             LostRecordError: where the host waits for the device to read a number, and a record that
@@ -241,19 +233,24 @@ class Clipper:
                 f"losses have shape {tuple(losses.shape)}; expected one loss per record, shape "
                 "(B,): use reduction='none' and reduce within each record only"
             )
-        if real is not None and real.shape != losses.shape:
+        if weights is not None and weights.shape != losses.shape:
             raise ValueError(
-                f"real has shape {tuple(real.shape)} for losses of shape {tuple(losses.shape)}; "
-                "expected the same"
+                f"weights have shape {tuple(weights.shape)} for losses of shape "
+                f"{tuple(losses.shape)}; expected the same"
+            )
+        if weights is not None and not bool(((weights >= 0) & (weights <= 1)).all()):
+            raise ValueError(
+                f"weights are from {float(weights.min()):g} to {float(weights.max()):g}; expected "
+                "numbers from 0 to 1, since a larger one would raise the sensitivity"
             )
         captured = self.capture.take()
         self.norms = losses.new_empty(len(losses), len(self.groups))
         self.factors = self.norms.clone()
         # Where parameters are sharded no rank may leave out a microbatch: others wait for it.
-        some = len(losses) > 0 and (real is None or self.sharded or bool(real.any()))
-        losses = _silenced(losses, real)
+        some = len(losses) > 0 and (weights is None or self.sharded or bool(weights.any()))
+        losses = _silenced(losses, weights)
         if some and not self.private:
-            losses.sum().backward()
+            _weighted(losses, weights).sum().backward()
         elif some:
             if not captured.calls:
                 why = list({w: 0 for of in self.capture.handler.reasons.values() for w in of})
@@ -273,22 +270,22 @@ class Clipper:
             # Where autograd forms the sums, it must do so in the precision of the norms.
             exact = full_precision() if self.plan in TWO_BACKWARDS else nullcontext()
             with self._watched(losses), exact:
-                structure = self._seen(losses, captured, rows, real)
-                self._form_sums(ClippingBatch(self, structure, losses, rows), real)
+                structure = self._seen(losses, captured, rows, weights)
+                self._form_sums(ClippingBatch(self, structure, losses, rows, weights))
         if not (some and self.private):
-            self._keep_real(real)
+            self._keep_used(weights)
         self._fill_grads()
 
-    def to_check(self, size: int, real: Tensor | None = None) -> Tensor | None:
+    def to_check(self, size: int, weights: Tensor | None = None) -> Tensor | None:
         """Return indices of up to four of the next ``B`` records for `check`; None if none is due.
 
         Without that `backward` checks the rules on the batch itself, whose activations it has to
-        hold meanwhile. ``real`` is as of `backward`.
+        hold meanwhile. ``weights`` is as of `backward`.
         """
-        found = (observer.to_check(size, real) for observer in self.observers)
+        found = (observer.to_check(size, weights) for observer in self.observers)
         return next((index for index in found if index is not None), None)
 
-    def check(self, losses: Tensor, rows: int = 1, real: Tensor | None = None) -> None:
+    def check(self, losses: Tensor, rows: int = 1, weights: Tensor | None = None) -> None:
         """Compare the layers' rules with autograd on some records, ahead of their whole batch.
 
         The records that `to_check` named have a separate forward, padded as in the batch, when
@@ -296,34 +293,29 @@ class Clipper:
         and so are the rules if the batch goes through other layer calls than these records did.
         """
         captured = self.capture.take()
-        losses = _silenced(losses, real)
+        losses = _silenced(losses, weights)
         with self._watched(losses):
             structure = self._structure(losses, captured)
             for observer in self.observers:
-                observer.check(losses, structure, rows, real)
+                observer.check(losses, structure, rows, weights)
 
-    def take(self) -> Captured:
-        """Return the forwards since the last time, for `start`, and forget them."""
-        return self.capture.take()
-
-    def start(
+    def backward_to(
         self,
+        inputs: Sequence[Tensor],
         losses: Tensor,
         captured: Captured,
-        inputs: Sequence[Tensor] = (),
         rows: int = 1,
-        real: Tensor | None = None,
-    ) -> tuple[Sequence[Tensor | None], Started]:
-        """Run the first half of `backward`, for a part of a model for whose gradients others wait.
+        weights: Tensor | None = None,
+    ) -> Sequence[Tensor | None]:
+        """Run `backward` for a part of a model, whose forwards `Capture.take` gave.
 
         Returns:
-            Gradients of ``inputs``, and what `Clipper.finish` needs for norms and sums, maybe
-            later.
+            The gradients of ``inputs``, for which other parts wait.
         """
-        losses = _silenced(losses, real)
+        losses = _silenced(losses, weights)
         arrived: list[tuple[Call, Tensor]] = []
         with self._watched(losses):
-            structure = self._seen(losses, captured, rows, real)
+            structure = self._seen(losses, captured, rows, weights)
             gradients = self.capture.backward(
                 losses,
                 structure.reached,
@@ -331,20 +323,17 @@ class Clipper:
                 other_leaves=structure.other_leaves,
                 inputs=inputs,
             )
-        return gradients, Started(losses.detach(), structure, arrived, rows, real)
-
-    def finish(self, started: Started) -> None:
-        """Run the second half of `backward`: norms, factors, and the sums added to ``.grad``."""
-        losses, structure, arrived, rows, real = started
         with torch.no_grad():
-            self._form_sums(ClippingBatch(self, structure, losses, rows, arrived), real)
+            losses = losses.detach()
+            self._form_sums(ClippingBatch(self, structure, losses, rows, weights, arrived))
+        return gradients
 
     def sums(
         self,
         losses: Tensor,
         thresholds: Sequence[Tensor],
         rows: int = 1,
-        real: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> Sums:
         """Return what `backward` would add to ``.grad``, without a look at any number.
 
@@ -356,10 +345,10 @@ class Clipper:
             losses: as of `backward`.
             thresholds: one number for each group, which takes the place of `thresholds`.
             rows: as of `backward`.
-            real: as of `backward`.
+            weights: as of `backward`.
         """
         captured = self.capture.take()
-        losses = _silenced(losses, real)
+        losses = _silenced(losses, weights)
         before = [p.grad for p in self.parameters.values()]
         for parameter in self.parameters.values():
             parameter.grad = None
@@ -368,11 +357,12 @@ class Clipper:
                 plan = "bk" if self.plan in TWO_BACKWARDS else self.plan
                 with self._watched(losses):
                     structure = self._structure(losses, captured)
-                    batch = ClippingBatch(self, structure, losses, rows, thresholds=thresholds)
+                    batch = ClippingBatch(self, structure, losses, rows, weights, None, thresholds)
                     PRIVATE_PLANS[plan](batch)
                     norms, factors, finite = batch.outcome()
             else:
-                losses.sum().backward(inputs=[*self.parameters.values()])
+                total = _weighted(losses, weights).sum()
+                total.backward(inputs=[*self.parameters.values()])
                 norms = factors = losses.new_empty(len(losses), 0)
                 finite = losses.isfinite().all()
             self._fill_grads()
@@ -382,7 +372,7 @@ class Clipper:
                 parameter.grad = grad
         return Sums(losses, norms, factors, finite, sums)
 
-    def add(self, sums: Sums, real: Tensor | None = None) -> None:
+    def add(self, sums: Sums, weights: Tensor | None = None) -> None:
         """Add a microbatch's sums to ``.grad``, as `backward` does, and take over its norms."""
         held = [p.grad for p in self.parameters.values() if p.grad is not None]
         if held:
@@ -391,7 +381,7 @@ class Clipper:
             for parameter, total in zip(self.parameters.values(), sums.sums, strict=True):
                 parameter.grad = total.clone()
         self.norms, self.factors = sums.norms, sums.factors
-        self._keep_real(real)
+        self._keep_used(weights)
 
     def collect(self) -> None:
         """Add up over the ranks of the cohort what `backward` left in ``.grad`` and in the policy.
@@ -461,15 +451,15 @@ class Clipper:
         return find_structure(losses, captured, leaves, self.capture.handler.reasons)
 
     def _seen(
-        self, losses: Tensor, captured: Captured, rows: int, real: Tensor | None
+        self, losses: Tensor, captured: Captured, rows: int, weights: Tensor | None
     ) -> Structure:
         """Return the same, once no observer has refused the batch."""
         structure = self._structure(losses, captured)
         for observer in self.observers:
-            observer.before_sums(losses, structure, rows, real)
+            observer.before_sums(losses, structure, rows, weights)
         return structure
 
-    def _form_sums(self, batch: ClippingBatch, real: Tensor | None) -> None:
+    def _form_sums(self, batch: ClippingBatch) -> None:
         """Add a batch's sums to ``.grad``, as the plan forms them; nothing was summed before."""
         self._unfinished = True
         try:
@@ -477,15 +467,15 @@ class Clipper:
             self.norms, self.factors = batch.result()
             self._careful |= batch.dropped
             self._unfinished = False
-            self._keep_real(real)
+            self._keep_used(batch.weights)
         except LostRecordError:
             self._careful = True
             raise
 
-    def _keep_real(self, real: Tensor | None) -> None:
+    def _keep_used(self, weights: Tensor | None) -> None:
         """Forget the norms of padding, and count the others' where thresholds adapt."""
-        if real is not None:
-            kept = on_device(real.nonzero().flatten(), self.norms.device)
+        if weights is not None:
+            kept = on_device(weights.nonzero().flatten(), self.norms.device)
             self.norms, self.factors = self.norms[kept], self.factors[kept]
         self.policy.observe(self.norms, self.factors)
 
@@ -495,9 +485,16 @@ class Clipper:
                 parameter.grad = torch.zeros_like(parameter)
 
 
-def _silenced(losses: Tensor, real: Tensor | None) -> Tensor:
+def _silenced(losses: Tensor, weights: Tensor | None) -> Tensor:
     """Set the losses of padding to zero: so is their gradient, exactly, in all of their rows."""
-    if real is None:
+    if weights is None:
         return losses
-    real = on_device(real, losses.device)
-    return torch.where(real, losses, losses.new_zeros(()))
+    used = on_device(weights != 0, losses.device)
+    return torch.where(used, losses, losses.new_zeros(()))
+
+
+def _weighted(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """Multiply losses by their weights, if these are more than a mask of padding."""
+    if weights is None or weights.dtype == torch.bool:
+        return losses
+    return losses * on_device(weights, losses.device).to(losses.dtype)

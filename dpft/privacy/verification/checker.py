@@ -96,16 +96,18 @@ class Checker(Observer):
         self._soon = True
         self._ahead: tuple[Kind, Verified] | None = None
 
-    def to_check(self, size: int, real: Tensor | None) -> Tensor | None:
-        return records_to_check(size, real) if self._soon and size else None
+    def to_check(self, size: int, weights: Tensor | None) -> Tensor | None:
+        return records_to_check(size, weights) if self._soon and size else None
 
-    def check(self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None) -> None:
+    def check(
+        self, losses: Tensor, structure: Structure, rows: int, weights: Tensor | None
+    ) -> None:
         """Compare the rules with autograd on some records, ahead of their batch."""
-        verified = self._compared(losses, structure, rows, real, retain_graph=False)
+        verified = self._compared(losses, structure, rows, weights, retain_graph=False)
         self._ahead = _kind(losses, structure.reached, rows), verified
 
     def before_sums(
-        self, losses: Tensor, structure: Structure, rows: int, real: Tensor | None
+        self, losses: Tensor, structure: Structure, rows: int, weights: Tensor | None
     ) -> None:
         """Check that records are kept apart, and that the rules hold, as far as that is due."""
         reached, schedule = structure.reached, self.schedule
@@ -118,7 +120,7 @@ class Checker(Observer):
         flags = [due, bool(moving), due and verified is None, schedule.soon]
         due, permuting, unproven, self._soon = self._agreed(flags, reached)
         if unproven:
-            verified = self._compared(losses, structure, rows, real, retain_graph=True)
+            verified = self._compared(losses, structure, rows, weights, retain_graph=True)
         if due or permuting:
             check_order(self._capture, losses, structure, rows, schedule.batches, moving)
         if due:
@@ -131,11 +133,11 @@ class Checker(Observer):
         losses: Tensor,
         structure: Structure,
         rows: int,
-        real: Tensor | None,
+        weights: Tensor | None,
         *,
         retain_graph: bool,
     ) -> Verified:
-        about = (self._capture, losses, structure, self._groups, rows, real)
+        about = (self._capture, losses, structure, self._groups, rows, weights)
         return check_rules(*about, turn=self.schedule.batches, retain_graph=retain_graph)
 
     def _agreed(self, flags: Sequence[bool], calls: Sequence[Call]) -> Sequence[bool]:

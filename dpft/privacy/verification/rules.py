@@ -45,12 +45,12 @@ class Verified(NamedTuple):
     finite: bool
 
 
-def records_to_check(size: int, real: Tensor | None) -> Tensor:
+def records_to_check(size: int, weights: Tensor | None) -> Tensor:
     """Return indices of up to four records of a batch, from first to last, ``(n,)`` in int64.
 
     A microbatch is sorted by length: they differ in padding as much as its records do.
     """
-    usable = torch.arange(size) if real is None else real.cpu().nonzero().flatten()
+    usable = torch.arange(size) if weights is None else weights.cpu().nonzero().flatten()
     last = len(usable) - 1
     if last < 0:
         return torch.zeros(1, dtype=torch.int64)
@@ -150,7 +150,7 @@ def check_rules(
     structure: Structure,
     groups: Sequence[Group],
     rows: int,
-    real: Tensor | None,
+    weights: Tensor | None,
     *,
     turn: int,
     retain_graph: bool,
@@ -168,7 +168,7 @@ def check_rules(
     """
     leaves, halved, batch = structure.leaves, structure.halved, len(losses)
     usable = losses.detach().isfinite()
-    usable = usable if real is None else usable & real.to(usable.device)
+    usable = usable if weights is None else usable & (weights != 0).to(usable.device)
     factors = factors_of(batch, turn).to(losses.device, losses.dtype)
     weighted = torch.where(usable, losses * factors, losses.new_zeros(())).sum()
     sums = RuleSums(leaves, structure.reached, batch, halved)
@@ -183,7 +183,7 @@ def check_rules(
             if _agrees_on_finite(capture, call, g, batch, rows, uses, halved):
                 sums.alone.update(call.site.names.values())
             if not is_built_in(call.site.rule):
-                few = records_to_check(batch, real)
+                few = records_to_check(batch, weights)
                 _check_apart(call, g, batch, rows, uses, few, halved)
         for name, use in uses:
             sums.add(name, use, size)

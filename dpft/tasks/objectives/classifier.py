@@ -142,26 +142,7 @@ class TextChoice(Choice):
 
 @dataclass(frozen=True)
 class Classifier(TextChoice):
-    """One or two texts in, a class out, by a model with a classification head.
-
-    Guarantee: a record's loss is weighted before its gradient is clipped, by a constant that its
-    class alone decides.
-    """
-
-    weights: tuple[float, ...] = ()  # of the classes; empty: all one
-
-    def collate(
-        self, examples: Sequence[ClassExample], widths: Sequence[int] | None = None
-    ) -> Batch:
-        batch = super().collate(examples, widths)
-        if not self.weights:
-            return batch
-        weights = torch.tensor([self.weights[example.label] for example in examples])
-        return Batch({**batch.tensors, "weights": weights})
-
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        losses, weights = super().losses(model, batch), batch.tensors.get("weights")
-        return losses if weights is None else losses * weights
+    """One or two texts in, a class out, by a model with a classification head."""
 
     def encode(self, record: LabelledText) -> ClassExample:
         encoded = self.tokenizer(*record.texts, verbose=False)

@@ -205,7 +205,7 @@ class _Passes:
         else:
             for batch in batches:
                 found = self._forward(batch)
-                self._clipper.backward(found, rows=batch.rows_per_unit, real=batch.real)
+                self._clipper.backward(found, rows=batch.rows_per_unit, weights=batch.weights)
         sums = {}
         for name, parameter in self._clipper.parameters.items():
             total, parameter.grad = parameter.grad, None

@@ -16,12 +16,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dpft.config.schema import Decode
 from dpft.tasks.table_files import on_disk
-from dpft.tasks.views import View, blocks
+from dpft.tasks.views import IntArray, View, blocks
 
 if TYPE_CHECKING:
     import torch
@@ -172,7 +171,6 @@ def cut_in_encoding(examples: Sequence[Any]) -> str:
     return ". ".join(found)
 
 
-IntArray = npt.NDArray[np.integer[Any]]
 PIECE = 1024
 """Records that are encoded at a time."""
 

@@ -117,7 +117,7 @@ def test_a_model_under_autocast_is_clipped_within_the_bound(name, style, way, mo
     clipper, case.losses = make_clipper(model, style, threshold=threshold), rounded
     records = torch.arange(case.batch)
     if way == "program":  # each record among rows of padding, in the shape that all are computed in
-        program = program_of(clipper, case, real=records >= 0)
+        program = program_of(clipper, case, weights=records >= 0)
 
     def clipped(rows):
         if way == "program":

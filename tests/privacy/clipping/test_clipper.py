@@ -30,7 +30,7 @@ def test_an_empty_batch_and_padding_alone_add_nothing_and_leave_gradients_in_pla
         (torch.zeros(0, dtype=torch.float64, requires_grad=True), None),
         (case.all_losses(), torch.zeros(4, dtype=torch.bool)),
     ):
-        clipper.backward(losses, real=real)
+        clipper.backward(losses, weights=real)
         assert clipper.norms.shape == (0, 1)
         assert all(not p.grad.any() for p in clipper.parameters.values())
 
@@ -125,12 +125,12 @@ def test_non_private_style_is_an_ordinary_backward():
     case = small_models.build("gpt2")
     model = case.model
     clipper = make_clipper(model, "none")
-    clipper.backward(case.all_losses(), real=torch.arange(4) < 3)  # the last one is padding
+    clipper.backward(case.all_losses(), weights=torch.tensor([0.5, 1, 1, 0]))  # the last is padding
     got = grads_of(model)
     assert clipper.norms.shape[1] == 0
     assert clipper.sensitivity == math.inf
     clear(model)
-    case.losses_of(slice(0, 3)).sum().backward()
+    (case.losses_of(slice(0, 3)) * torch.tensor([0.5, 1, 1])).sum().backward()
     for name, grad in grads_of(model).items():
         torch.testing.assert_close(grad, got[name], rtol=1e-12, atol=1e-14)
 
@@ -206,10 +206,12 @@ def test_a_gradient_that_cancels_does_not_wipe_out_the_others_in_float32(
     assert float(sum(squares)) ** 0.5 <= 64 / 32
 
 
-def test_a_parameter_outside_the_clipper_and_a_loss_of_all_records_are_refused():
+def test_a_parameter_outside_the_clipper_a_loss_of_all_records_and_weights_are_refused():
     model, outside = nn.Linear(3, 3), nn.Linear(3, 3)
     clipper = make_clipper(model, "bk", threshold=1.0)
     with pytest.raises(UnsupportedLayerError, match="not the clipper's"):
         clipper.backward(outside(model(torch.randn(2, 3))).sum(1))
     with pytest.raises(ValueError, match="one loss per record"):
         clipper.backward(model(torch.randn(2, 3)).mean())
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        clipper.backward(model(torch.randn(2, 3)).sum(1), weights=torch.tensor([1, 1.5]))

@@ -36,9 +36,18 @@ CUTS = {
     "whole": [[[0, 1, 2]]],
     "in two": [[[0], [1, 2]]],
     "verified before": [[[0, 1, 2]], [[0, 1, 2]]],
-    "padded": [[[0, 1, 2]]],  # the last unit is padding
+    "padded": [[[0, 1, 2]]],
+    "weighted": [[[0, 1, 2]]],
     "program": [],
     "padded program": [],
+    "weighted program": [],
+}
+# Of the units; one without a weight is padding.
+WEIGHTS = {
+    "padded": (True, True, False),
+    "weighted": (0.25, 1.0, 0.5),
+    "padded program": (True, True, False),
+    "weighted program": (0.25, 1.0, 0.0),
 }
 # A unit of one row is a record, one of several a user.
 ROWS = (1, 2)
@@ -95,9 +104,9 @@ def factor_of(clip_function, limits):
 
 def equal_the_loop(case, records, groups, plan, clip_function, cut, rows, bad):
     """Norms and sums of three units are those of autograd, and a unit that is not finite is out."""
-    padded = "padded" in cut
-    real = torch.arange(3) < 2 if padded else None
-    good = [i for i in range(2 if padded else 3) if bad is None or i != 1]
+    weights = torch.tensor(WEIGHTS[cut]) if cut in WEIGHTS else None
+    weighed = [1.0] * 3 if weights is None else weights.tolist()
+    good = [i for i in range(3) if weighed[i] and (bad is None or i != 1)]
     units = [
         {n: (g + records[(i + rows - 1) % case.batch][n]) / 2 for n, g in records[i].items()}
         for i in good
@@ -115,12 +124,14 @@ def equal_the_loop(case, records, groups, plan, clip_function, cut, rows, bad):
         clip_function=clip_function,
     )
     factor = factor_of(clip_function, clipper.thresholds)
-    norms, total = clip_records(units, [group.parameters for group in clipper.groups], factor)
+    parts = [group.parameters for group in clipper.groups]
+    norms, total = clip_records(units, parts, factor, [weighed[i] for i in good])
     if "program" in cut:
         traced = Case(case.model, case.rows([2, 0, 1]), case.losses)  # with other units
-        program = program_of(clipper, traced, rows, torch.arange(3) < 3 if padded else None)
+        others = None if weights is None else torch.ones_like(weights)
+        program = program_of(clipper, traced, rows, others)
         index = [(unit + row) % case.batch for unit in range(3) for row in range(rows)]
-        found = program([*case.rows(index).values()], real)
+        found = program([*case.rows(index).values()], weights)
         assert bool(found.finite)
         torch.testing.assert_close(found.norms[good], norms, rtol=TOLERANCE, atol=TOLERANCE)
         same_sums(found, clipper, total)
@@ -128,7 +139,7 @@ def equal_the_loop(case, records, groups, plan, clip_function, cut, rows, bad):
         clear(case.model)
         seen, factors = [], []
         for piece in batch:
-            clipper.backward(losses_of(case, piece, rows, bad), rows=rows, real=real)
+            clipper.backward(losses_of(case, piece, rows, bad), rows=rows, weights=weights)
             seen.append(clipper.norms)
             factors.append(clipper.factors)
         torch.testing.assert_close(torch.cat(seen)[good], norms, rtol=TOLERANCE, atol=TOLERANCE)

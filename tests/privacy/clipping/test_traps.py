@@ -59,7 +59,7 @@ def test_counts_below_the_estimates_are_symmetric_and_exact():
     clipper.backward(case.losses(case.model, case.rows(slice(0, 1))))
     norms = clipper.norms
     # The last row is padding.
-    clipper.backward(case.losses_of([1, 2, 3, 3]), real=torch.arange(4) < 3)
+    clipper.backward(case.losses_of([1, 2, 3, 3]), weights=torch.arange(4) < 3)
     norms = torch.cat([norms, clipper.norms])
     below = (norms <= 0.6).double() - 0.5
     assert torch.equal(clipper.policy.below, below.sum(0))

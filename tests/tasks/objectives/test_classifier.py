@@ -51,14 +51,6 @@ def test_the_loss_of_a_record_depends_on_no_other_record(chosen):
     check_losses_are_their_own(*chosen)
 
 
-def test_a_loss_is_weighted_by_the_constant_of_its_class(name):
-    (model, tokenizer), records = standin(name, "classifier", CLASSES), RECORDS["head"]
-    plain, weighted = (Classifier(tokenizer, 30, CLASSES, w) for w in ((), (0.5, 3.0)))
-    examples = [plain.encode(record) for record in records]
-    losses = [one.losses(model, one.collate(examples)) for one in (plain, weighted)]
-    assert torch.equal(losses[1], losses[0] * torch.tensor([3.0, 0.5, 3.0, 0.5]))
-
-
 def test_predictions_name_the_class_and_its_likelihood_in_order(chosen):
     model, task, records = chosen
     done = []

@@ -68,7 +68,7 @@ def clipped_sum(model, data, indices):
     model.zero_grad()
     for piece in data.microbatches(indices, BUDGET):
         losses, batch = finite_losses(data, model, data.batch(piece, 0))
-        clipper.backward(losses, rows=batch.rows_per_unit, real=batch.real)
+        clipper.backward(losses, rows=batch.rows_per_unit, weights=batch.weights)
     clipper.close()
     trained = [p for p in model.parameters() if p.requires_grad]
     return torch.cat([p.grad.flatten().double() for p in trained])
