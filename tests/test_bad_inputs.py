@@ -37,7 +37,6 @@ COMMANDS = {
     "validate task.sorce=sample": "did you mean 'task.source'?",
     "validate eps=3 privacy.epsilon=5": "two values of one setting",
     "validate eps=nan": "privacy.epsilon is nan; expected a finite number",
-    "account privacy.noise_multiplier=0": "greater than or equal to 1e-30",
     "sweep eps=range(1,2000)": "got 1,999 points; expected at most 1,000",
     "table li2022/7 --seeds -1": "expected numbers with commas",
     "validate audit=canary audit.repetitions=2000000": "less than or equal to 1000000",
@@ -48,6 +47,7 @@ COMMANDS = {
     "export rum": "did you mean 'run'?",
     "validate resume=rum": "did you mean 'run'?",
     "predict rows.csv run": "'rows.csv' is a file",
+    "data check language_modeling task.train_file=rows.csv": "rows.csv is empty; expected column",
 }
 
 
@@ -74,26 +74,6 @@ def test_a_wrong_command_is_one_message(line, tmp_path, monkeypatch):
 
 
 CSV = "text,label\n" + "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40))
-# Files of the user, whose mistakes tests/tasks/test_table_files.py has.
-FILES = {
-    "empty.csv": ("", "is empty; expected column names"),
-    "column.csv": (CSV.replace("label", "kind"), "Type task.label_column=NAME"),
-    "role.chat.jsonl": ('{"messages": [{"role": "bot", "content": "x"}]}\n', "bot"),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_wrong_file_is_one_message(name, tmp_path):
-    content, said = FILES[name]
-    file = tmp_path / name
-    file.write_text(content)
-    own = ["chat"] if "chat" in name else ["classification", "task.classes=[a,b]"]
-    typed = ["data", "check", *own, f"task.train_file={file}", "task.test_share=0.2"]
-    printed = message(CliRunner().invoke(app, typed))
-    assert said in printed
-    assert name in printed
-
-
 MODELS = {
     "model=custom model.path=nowhere": "no folder of that name here",
     "model=custom model.path=broken": "expected a model in save_pretrained form",

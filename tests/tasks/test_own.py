@@ -294,13 +294,6 @@ def test_all_rows_that_cannot_be_used_are_named_at_once(tmp_path):
     assert "line 11 and others" in several[0]
 
 
-def test_a_first_line_that_looks_like_a_row_is_named(tmp_path):
-    file = tmp_path / "a.csv"
-    file.write_text("The parcel never came,complaint\nThank you,praise\n")
-    with pytest.raises(DataError, match="If the first line is a row, put the names of columns"):
-        TextClassification(train_file=str(file), classes=("complaint", "praise")).records("train")
-
-
 def test_data_of_a_published_size_are_named(tmp_path, monkeypatch):
     file = tmp_path / "a.jsonl"
     lines(file, [{"text": f"text {n}"} for n in range(7)])
