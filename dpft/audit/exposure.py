@@ -27,7 +27,6 @@ from dpft.tasks.objectives.objective import Instance
 from dpft.tasks.objectives.record_types import Record, TextRecord
 
 if TYPE_CHECKING:
-    from dpft.models.load import LoadedModel
     from dpft.tasks.task import Task
 
 
@@ -35,34 +34,23 @@ def check(run: Run, task: Task) -> None:
     """Raise ConfigError for an audit that means nothing for this run."""
     audit, noun = run.audit, task.unit_noun
     typed = f"audit.gradients={audit.gradients} audit.secrets={audit.secrets}"
-    for wrong, why in (
-        (
-            audit.gradients and not run.clip.private,
-            "clip=none, which guarantees nothing that could be refuted; type audit=none",
-        ),
-        (
-            audit.gradients and run.privacy.sampling != "poisson",
-            f"sampling={run.privacy.sampling}, which claims no epsilon that canaries could "
-            "refute, or another one; type sampling=poisson",
-        ),
-        (
-            audit.secrets and noun != "record",
-            f"{noun}s as units of privacy: secrets are single records; type audit.secrets=0",
-        ),
-        (
-            audit.secrets and (task.needs.kind != "causal" or task.unconditional),
-            f"task={task.name}, which writes no text after another; expected a task such as "
-            "e2e: type audit.secrets=0",
-        ),
-    ):
-        if wrong:
-            raise ConfigError(f"got {typed} with {why}")
-
-
-def plant(run: Run, loaded: LoadedModel) -> Planted:
-    """Return the secrets of a run."""
-    secrets, words = make_secrets(loaded.text_tokenizer, run.audit.secrets, run.seed)
-    return Planted(secrets, words, run.audit, run.seed)
+    if audit.gradients and not run.clip.private:
+        why = "clip=none, which guarantees nothing that could be refuted; type audit=none"
+    elif audit.gradients and run.privacy.sampling != "poisson":
+        why = (
+            f"sampling={run.privacy.sampling}, which claims no epsilon that canaries could refute, "
+            "or another one; type sampling=poisson"
+        )
+    elif audit.secrets and noun != "record":
+        why = f"{noun}s as units of privacy: secrets are single records; type audit.secrets=0"
+    elif audit.secrets and (task.needs.kind != "causal" or task.unconditional):
+        why = (
+            f"task={task.name}, which writes no text after another; expected a task such as e2e: "
+            "type audit.secrets=0"
+        )
+    else:
+        return
+    raise ConfigError(f"got {typed} with {why}")
 
 
 Array = npt.NDArray[np.float64]

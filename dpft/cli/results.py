@@ -16,6 +16,8 @@ from dpft.config.schema import Decode, build
 from dpft.report.console import Console
 from dpft.report.terminal import echo, warn
 from dpft.runs.atomic import write_atomic
+from dpft.runs.folders import check_no_trial, generations_files, stored_config
+from dpft.runs.record import read_record
 
 
 def score_verb(
@@ -38,9 +40,6 @@ def score_verb(
     files = any(word.startswith("predictions=") for word in arguments)
     run = None if files or "=" in arguments[0] else Path(arguments[0])
     if run is not None:
-        from dpft.runs.folders import check_no_trial, generations_files
-        from dpft.runs.record import read_record
-
         check_no_trial(run)
         if arguments[1:] or not generations_files(run, read_record(run)):
             decode(run, arguments[1:])
@@ -50,7 +49,6 @@ def score_verb(
         only = next(iter(results.values())) if len(results) == 1 else results
         echo(json.dumps(only, indent=2))
         return
-    from dpft import runs
     from dpft.report.comparison import print_pairs, print_remarks
     from dpft.tasks.scores import cautions, figure
 
@@ -69,7 +67,7 @@ def score_verb(
         for caution in cautions(section) if run is None else ():
             warn(caution)
     if run is not None:
-        print_remarks(run, runs.read_record(run))
+        print_remarks(run, read_record(run))
 
 
 def score_predictions(arguments: Sequence[str]) -> dict[str, Any]:
@@ -110,7 +108,6 @@ def score_run(path: Path) -> dict[str, Any]:
     """Score every file of a run's texts and update its record."""
     from dpft import runs
     from dpft.report.card import write_card
-    from dpft.runs.folders import check_no_trial, generations_files, stored_config
     from dpft.tasks import load_task
     from dpft.training.trained import parse_stored
 
@@ -141,14 +138,13 @@ def decode(path: Path, overrides: Sequence[str]) -> None:
     before, after = dataclasses.asdict(run.decode), dataclasses.asdict(settings)
     changed = [f"{k}={v}" for k, v in after.items() if k != "split" and v != before[k]]
     name = "-".join([*([settings.split] if settings.split else []), *changed])
-    from dpft.training.mechanisms import check_scored, must_be_apart
+    from dpft.training.mechanisms import check_apart
     from dpft.training.predictions import predict, spelled, write_predictions
     from dpft.training.progress import Progress
 
     with runs.RunDirectory.open(path, run.identity(), trained.text) as directory:
         instances = task.instances(settings.split)
-        if must_be_apart(run, task):
-            check_scored(task, settings.split, [one.record for one in instances])
+        check_apart(run, task, settings.split, instances)
         with Progress() as progress:
             predictions = predict(task, trained.loaded, instances, settings, run.seed, progress)
         file = directory.generations(name)

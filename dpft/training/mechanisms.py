@@ -47,17 +47,17 @@ def read_data(run: Run, task: Task, progress: Progress) -> Data:
     mechanism = make_mechanism(run, units + run.audit.canaries)
     # Missing questions are reported before the training; and files may change meanwhile.
     instances = list(task.instances(run.decode.split))
-    if must_be_apart(run, task):
-        check_scored(task, run.decode.split, [one.record for one in instances])
+    check_apart(run, task, run.decode.split, instances)
     return Data(task, records, owners, instances, mechanism)
 
 
-def must_be_apart(run: Run, task: Task) -> bool:
-    """Return whether scores must not be of the training records, since these have a guarantee.
+def check_apart(run: Run, task: Task, split: str, instances: Sequence[Instance]) -> None:
+    """Call `check_scored` if the training records have a guarantee, which scores have not.
 
     Synthetic records cost no budget, but the records that they stand for may have.
     """
-    return run.clip.private or task.synthetic is not None
+    if run.clip.private or task.synthetic is not None:
+        check_scored(task, split, [one.record for one in instances])
 
 
 def check_scored(task: Task, split: str, records: Sequence[Record]) -> None:

@@ -130,9 +130,10 @@ def prepare(
     tokenizer = loaded.tokenizer_digest()  # with the template that a chat's objective sets
     planted = None
     if run.audit.secrets:
-        from dpft.audit.exposure import plant
+        from dpft.audit.exposure import Planted, make_secrets
 
-        planted = plant(run, loaded)
+        secrets, words = make_secrets(loaded.text_tokenizer, run.audit.secrets, run.seed)
+        planted = Planted(secrets, words, run.audit, run.seed)
         records = [*records, *planted.records]
     plain = fingerprint(records, owners)
     # The number of records of all users together is private: not for a log file.
