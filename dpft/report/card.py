@@ -138,14 +138,14 @@ def loader(record: Mapping[str, Any], shape: ModelFacts) -> str | None:
     if shape.classes:
         given = f", num_labels={len(shape.classes)}, ignore_mismatched_sizes=True"
     if shape.base is None:
-        lines = [f"from transformers import {name}", f'model = {name}.from_pretrained("FOLDER")']
+        lines = [f"from transformers import {name}\n", f'model = {name}.from_pretrained("FOLDER")']
     elif tag in _WITH_BASE:
         name = f"AutoPeftModelFor{_CLASSES[tag]}"
-        lines = [f"from peft import {name}", f'model = {name}.from_pretrained("FOLDER"{given})']
+        lines = [f"from peft import {name}\n", f'model = {name}.from_pretrained("FOLDER"{given})']
     else:
         lines = [
             "from peft import PeftModel",
-            f"from transformers import {name}",
+            f"from transformers import {name}\n",
             f'base = {name}.from_pretrained("{shape.base}"{given})',
             'model = PeftModel.from_pretrained(base, "FOLDER")',
         ]
