@@ -222,9 +222,7 @@ class ClippingBatch:
         if dropped is not None:
             factors = factors.masked_fill(dropped, 0.0)
         self._norms[k], self._factors[k] = norms, factors
-        if self.weights is not None and self.weights.dtype != torch.bool:
-            factors = factors * on_device(self.weights, factors.device).to(factors.dtype)
-        return Factors(factors, dropped)
+        return Factors(weighted(factors, self.weights), dropped)
 
     def add_sums(self, k: int, book: Book, factors: Factors) -> None:
         """Add ``sum_i factor_i G_i`` of group ``k``'s parameters, which leave the book."""
@@ -316,6 +314,13 @@ class ClippingBatch:
             return squared, None
         self.dropped = True
         return squared, dropped
+
+
+def weighted(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Multiply factors or losses by records' weights, if these are more than a mask of padding."""
+    if weights is None or weights.dtype == torch.bool:
+        return values
+    return values * on_device(weights, values.device).to(values.dtype)
 
 
 def _sum(parts: Sequence[Tensor]) -> Tensor:

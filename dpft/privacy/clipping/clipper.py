@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpft.privacy.clipping.batch import ClippingBatch, LostRecordError
+from dpft.privacy.clipping.batch import ClippingBatch, LostRecordError, weighted
 from dpft.privacy.clipping.calls import Call, Captured, Sites, Structure, find_structure
 from dpft.privacy.clipping.capture import Capture, Handler
 from dpft.privacy.clipping.groups import ClipFunction, Group
@@ -250,7 +250,7 @@ class Clipper:
         some = len(losses) > 0 and (weights is None or self.sharded or bool(weights.any()))
         losses = _silenced(losses, weights)
         if some and not self.private:
-            _weighted(losses, weights).sum().backward()
+            weighted(losses, weights).sum().backward()
         elif some:
             if not captured.calls:
                 why = list({w: 0 for of in self.capture.handler.reasons.values() for w in of})
@@ -361,7 +361,7 @@ class Clipper:
                     PRIVATE_PLANS[plan](batch)
                     norms, factors, finite = batch.outcome()
             else:
-                total = _weighted(losses, weights).sum()
+                total = weighted(losses, weights).sum()
                 total.backward(inputs=[*self.parameters.values()])
                 norms = factors = losses.new_empty(len(losses), 0)
                 finite = losses.isfinite().all()
@@ -491,10 +491,3 @@ def _silenced(losses: Tensor, weights: Tensor | None) -> Tensor:
         return losses
     used = on_device(weights != 0, losses.device)
     return torch.where(used, losses, losses.new_zeros(()))
-
-
-def _weighted(losses: Tensor, weights: Tensor | None) -> Tensor:
-    """Multiply losses by their weights, if these are more than a mask of padding."""
-    if weights is None or weights.dtype == torch.bool:
-        return losses
-    return losses * on_device(weights, losses.device).to(losses.dtype)
