@@ -121,7 +121,9 @@ def run_sweep(
                         left = f", about {clock(each * (len(rows) - done))} left"
                     echo(f"[{done}/{len(rows)} done] {row.label}: {row.state}{left}", err=True)
             if folder.log.exists():  # its last line says how far the run is
-                live.update(folder.log.read_text("utf-8", "replace").strip().rpartition("\n")[2])
+                with folder.log.open("rb") as log:  # its end, since it is read each second
+                    log.seek(max(0, folder.log.stat().st_size - 4096))
+                    live.update(log.read().decode("utf-8", "replace").strip().rpartition("\n")[2])
 
         try:
             with Console(stderr=True).status("starting") as live:
