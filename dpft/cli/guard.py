@@ -26,33 +26,40 @@ def guarded(verb: Callable[..., None], name: str, traits: str = "") -> Callable[
 
     @functools.wraps(verb)
     def run(**options: Any) -> None:
-        typed = options.get("arguments") or ()
-        raise_at_signals()
         try:
-            with one_message():
-                if "alone" in traits and launched() > 1:
-                    raise ConfigError(
-                        f"dpft {name} with {launched()} processes; expected one: start it without "
-                        "torchrun"
-                    )
-                # Help asks no hub, and a name server may take seconds to say that there is none.
-                if "hub" in traits and not {"--help", "-h"}.intersection(typed):
-                    from dpft.config import offline
-
-                    offline.stay_offline_if_unreachable()
-                verb(**options)
-        except (KeyboardInterrupt, Exception) as error:
-            # A library that is interrupted while it cleans up may raise something else.
-            cause: BaseException | None = error
-            while cause is not None and not isinstance(cause, KeyboardInterrupt):
-                cause = cause.__cause__ or cause.__context__
-            if cause is None:
-                raise
-            _stop(cause, "resumes" in traits, "force=true" in typed)
-        finally:
-            restore_signals()  # Typer would report another signal as Ctrl-C, whichever it was
+            _run(verb, name, traits, options)
+        except Stopped as error:  # while the verb ended; Typer would report it as Ctrl-C
+            sys.exit(error.status)
 
     return run
+
+
+def _run(verb: Callable[..., None], name: str, traits: str, options: dict[str, Any]) -> None:
+    typed = options.get("arguments") or ()
+    raise_at_signals()
+    try:
+        with one_message():
+            if "alone" in traits and launched() > 1:
+                raise ConfigError(
+                    f"dpft {name} with {launched()} processes; expected one: start it without "
+                    "torchrun"
+                )
+            # Help asks no hub, and a name server may take seconds to say that there is none.
+            if "hub" in traits and not {"--help", "-h"}.intersection(typed):
+                from dpft.config import offline
+
+                offline.stay_offline_if_unreachable()
+            verb(**options)
+    except (KeyboardInterrupt, Exception) as error:
+        # A library that is interrupted while it cleans up may raise something else.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        _stop(cause, "resumes" in traits, "force=true" in typed)
+    finally:
+        restore_signals()
 
 
 @contextmanager

@@ -97,6 +97,11 @@ class TableRow:
                 advice = f"If the first line is a row, put the names of columns before it. {advice}"
             if mark := next((m for m in ";,\t|" if any(m in name for name in names)), None):
                 advice += f", or task.delimiter={mark!r} if that separates cells"
+            for name, value in self.values.items():
+                entry = value[0] if isinstance(value, list) and value else None
+                if isinstance(entry, Mapping) and column in entry:
+                    taken = shlex.quote(f".[{json.dumps(name)}][]")
+                    advice = f"{name!r} has a list of records: type jq -c {taken} FILE > NEW.jsonl"
             found = ", ".join(map(repr, names)) or "none"
             raise DataError(f"{self.place}: no column {column!r}; found {found}. {advice}")
         return self.values[column]
@@ -227,6 +232,8 @@ def read_separated(path: Path, delimiter: str) -> Rows:
 
     try:
         header = next(filter(None, reader), [])
+        if header[:1] == ["sep="]:  # Excel's first line names the delimiter
+            header = next(filter(None, reader), [])
         if not header:
             raise DataError(f"{path} is empty; expected column names on its first line")
         _check_each_once(f"{path}, line 1", header)

@@ -91,13 +91,14 @@ def refused():
     raise ConfigError("rank 1 of 2 stopped")
 
 
-def test_a_signal_while_an_error_is_printed_ends_by_that_signal(monkeypatch):
+@pytest.mark.parametrize("place", ["refuse", "restore_signals"])
+def test_a_signal_while_an_error_ends_the_verb_ends_it_by_that_signal(monkeypatch, place):
     """Of two ranks one is killed, and torchrun stops the other while that prints its error."""
 
-    def interrupted(said):
+    def interrupted(*said):
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr("dpft.cli.guard.refuse", interrupted)
+    monkeypatch.setattr(f"dpft.cli.guard.{place}", interrupted)
     assert status_of(refused) == 143
 
 
