@@ -41,13 +41,13 @@ def test_no_table_and_no_recipe_is_changed(monkeypatch):
 
 def test_where_nothing_is_typed_the_row_decides():
     run = parse(compose(OWN))
-    assert (run.adapt.name, run.model.pooling, run.clip.threshold) == ("linear", "mean", 3)
-    assert (run.optim.lr, run.optim.schedule, run.optim.epochs) == (1e-2, "linear", 10)
+    assert (run.adapt.name, run.model.pooling, run.clip.threshold) == ("lora", "mean", 1)
+    assert (run.optim.lr, run.optim.schedule, run.optim.epochs) == (3e-3, "linear", 10)
     assert (run.optim.batch_size, run.optim.sampling_rate) == (None, 0.2)
-    assert run.raw["origin"]["values"]["optim.lr"] == 1e-2
+    assert run.raw["origin"]["values"]["optim.lr"] == 3e-3
     assert origin_in_words(run.origin) == (
-        "default here: adapt=linear model.pooling=mean optim.lr=0.01 optim.sampling_rate=0.2 "
-        "optim.epochs=10 optim.schedule=linear clip.threshold=3; from a pilot on 5,000 sentences"
+        "default here: adapt=lora model.pooling=mean optim.lr=0.003 optim.sampling_rate=0.2 "
+        "optim.epochs=10 optim.schedule=linear clip.threshold=1; from a pilot on 5,000 sentences"
     )
 
 
@@ -56,9 +56,9 @@ def test_where_nothing_is_typed_the_row_decides():
     [
         ("optim.lr=2e-3", {"lr": 2e-3, "sampling_rate": 0.2}),
         ("++optim.lr=2e-3", {"lr": 2e-3}),
-        ("optim.batch_size=1024", {"batch_size": 1024, "sampling_rate": None, "lr": 1e-2}),
+        ("optim.batch_size=1024", {"batch_size": 1024, "sampling_rate": None, "lr": 3e-3}),
         ("optim.rate_like=sst2", {"batch_size": 1024, "sampling_rate": None}),
-        ("optim.schedule=constant", {"schedule": "constant", "lr": 1e-2}),
+        ("optim.schedule=constant", {"schedule": "constant", "lr": 3e-3}),
         ("optim=sgd", {"lr": 0.5, "schedule": "constant", "batch_size": 1024}),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_typed_method_has_its_own_row_or_none():
     full = compose([*OWN, "adapt=full"])
     assert (full["adapt"]["name"], full["optim"]["lr"]) == ("full", 1e-3)
     assert full["model"]["pooling"] is None
-    assert compose([*OWN, "adapt=lora"])["optim"]["lr"] == 3e-3
+    assert compose([*OWN, "adapt=linear"])["optim"]["lr"] == 1e-2
     assert "origin" not in compose([*OWN, "adapt=bias"])
     assert "origin" not in compose(["task=e2e", "model=gpt2", "eps=3"])
     assert "origin" not in compose([*OWN, "model.path=mine"])
@@ -87,15 +87,15 @@ def test_the_bundled_model_on_own_text_has_batches_by_the_number_of_records():
 
 
 def test_thresholds_of_other_clipping_are_their_own():
-    for clip, threshold in (("ghost", 3.0), ("per_layer", 0.1), ("flat_adaptive", 0.01)):
+    for clip, threshold in (("ghost", 1.0), ("per_layer", 0.1), ("flat_adaptive", 0.01)):
         assert compose([*OWN, f"clip={clip}"])["clip"]["threshold"] == threshold
     assert "threshold" not in compose([*OWN, "clip=none"])["clip"]
 
 
 def test_where_a_value_came_from_is_no_part_of_a_run():
-    typed = ("adapt=linear", "model.pooling=mean", "optim.lr=1e-2", "optim.epochs=10")
+    typed = ("adapt=lora", "model.pooling=mean", "optim.lr=3e-3", "optim.epochs=10")
     typed += ("optim.batch_size=null", "optim.sampling_rate=0.2", "optim.schedule=linear")
-    typed = compose([*OWN, *typed, "clip.threshold=3.0"])
+    typed = compose([*OWN, *typed, "clip.threshold=1.0"])
     assert "origin" not in typed
     assert config_hash(parse(typed).identity()) == config_hash(parse(compose(OWN)).identity())
 
