@@ -203,6 +203,7 @@ def read_separated(path: Path, delimiter: str) -> Rows:
     """Return rows of cells, in quotes where need be; the first line has the names of columns."""
     reader = csv.reader(_lines(path), delimiter=delimiter, strict=True)
     line, faults = 0, Faults(path)
+    one_text = ", or type task.delimiter='|' if each line is one text"
 
     def rows() -> Iterator[tuple[int, Sequence[str]]]:
         nonlocal line
@@ -225,7 +226,7 @@ def read_separated(path: Path, delimiter: str) -> Rows:
                     place,
                     f"got {len(cells)} cells for {len(header)} columns ({', '.join(header)}); "
                     f"expected one for each. Put quotes around cells with a {delimiter!r} or a "
-                    "line break",
+                    f"line break{one_text if len(header) == 1 else ''}",
                 )
             line = reader.line_num
         faults.check()
