@@ -111,8 +111,7 @@ def score_run(path: Path) -> dict[str, Any]:
     from dpft.tasks import load_task
     from dpft.training.trained import parse_stored
 
-    check_no_trial(path)
-    files = generations_files(path, runs.read_record(path))
+    files = generations_files(path, read_record(path))
     text, content = stored_config(path)
     run = parse_stored(path, content)
     with runs.RunDirectory.open(path, run.identity(), text) as d:
@@ -123,7 +122,7 @@ def score_run(path: Path) -> dict[str, Any]:
 
         results = {split: score_file(task, file) for split, file in files.items()}
         runs.update_record(d, scores=results)
-        write_card(d.model, runs.read_record(path))
+        write_card(d.model, read_record(path))
     return results
 
 

@@ -144,21 +144,20 @@ class TextClassification(OwnData):
         return row.name(self.label_column, "task.label_column")
 
     @cached_property
-    def weights(self) -> tuple[float, ...]:
-        """Return the weight of each class, the largest being 1; empty if no class has one."""
-        if not self.class_weights:
-            return ()
-        found = [1.0] * len(self.class_names)
-        for name, weight in self.class_weights.items():
+    def weights(self) -> FloatArray:
+        """Return the weight of each class, ``(classes,)``, the largest being 1."""
+        found = np.ones(len(self.class_names))
+        for name, weight in (self.class_weights or {}).items():
             number = self._number(str(name))
             if number is None:
                 classes = ", ".join(self.class_names)
                 raise SettingError("task.class_weights", str(name), f"classes of {classes}")
-            found[number] = float(weight)
-        return tuple(weight / max(found) for weight in found)
+            found[number] = weight
+        found /= found.max()
+        return found
 
     def weights_of(self, examples: Sequence[Any]) -> FloatArray | None:
-        return np.array(self.weights)[values(examples, "label")] if self.weights else None
+        return self.weights[values(examples, "label")] if self.class_weights else None
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
