@@ -27,7 +27,11 @@ from dpft.runs.record import read_record, read_table, write_table
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 DRAWN = re.compile(r"<!-- drawn: (.+?) -->", re.DOTALL)
-RUNS = ("e2e-smollm2/lora-eps8", *(f"e2e-tiny/{x}" for x in ("ghost-eps3", "ghost-eps8", "none")))
+# the runs of the README's chart, the one without privacy last
+RUNS = {
+    "GPT-2, 757K, 10 epochs": [f"e2e-tiny/{x}" for x in ("ghost-eps3", "ghost-eps8", "none")],
+    "SmolLM2-135M, LoRA, 1/4 epoch": [f"e2e-smollm2/lora-{x}" for x in ("eps3", "eps8", "none")],
+}
 BEGIN, END = "<!-- table of the records: begin -->", "<!-- table of the records: end -->"
 
 
@@ -91,7 +95,7 @@ def draw_settings(metric: str, scores: Mapping[str, Sequence[float]], file: Path
 def points() -> dict[str, tuple[float | None, float]]:
     """Return epsilon (None without privacy) and BLEU by run, from the records."""
     records, found = read_table(RESULTS), {}
-    for run in RUNS:
+    for run in (run for runs in RUNS.values() for run in runs):
         guarantee, cells = Guarantee.of_record(records[run]), row(Path(run), records[run])
         found[run] = (guarantee.stated if guarantee.private else None, float(cells["BLEU"]))
     return found
@@ -99,20 +103,20 @@ def points() -> dict[str, tuple[float | None, float]]:
 
 def draw_chart() -> None:
     """Draw the README's chart."""
-    large, *private, (_, plain) = points().values()
+    found = points()
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(4.1, 3.2), layout="constrained")
         axes = figure.subplots()
-        small = "GPT-2 of 0.76 million, 10 epochs"
-        axes.plot(*zip(*private, strict=True), "o-", color=COLOURS[0], label=small)
-        axes.plot(*large, "D", color=COLOURS[1], label="SmolLM2-135M, LoRA, a quarter of an epoch")
-        for x, y in (large, *private):
-            axes.annotate(f"{y:.1f}", (x, y), (0, -13), textcoords="offset points", ha="center")
-        axes.axhline(plain, ls="--", color="0.35", label=f"{small} without privacy: {plain:.1f}")
+        for (model, runs), colour in zip(RUNS.items(), COLOURS, strict=False):
+            *private, (_, plain) = (found[run] for run in runs)
+            axes.plot(*zip(*private, strict=True), "o-", color=colour, label=model)
+            axes.axhline(plain, ls="--", color=colour, label=f"without privacy: {plain:.1f}")
+            for x, y in private:
+                axes.annotate(f"{y:.1f}", (x, y), (0, -13), textcoords="offset points", ha="center")
         axes.legend(loc="lower right", frameon=False)
         axes.set(xlabel="epsilon, at most (smaller is more private)", ylabel="BLEU")
         axes.set(title="E2E, all 42,061 records", xlim=(0, 9), ylim=(0, 1.12 * plain))
-        save(figure, RESULTS / "figures/utility.png", repr(points()))
+        save(figure, RESULTS / "figures/utility.png", repr(found))
 
 
 def save(figure: Figure, file: Path, numbers: str) -> None:
