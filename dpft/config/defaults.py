@@ -62,6 +62,9 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
                 f"got {short}={value} and {setting}={values.get(leaf)}, two values of one setting; "
                 f"expected one: leave {short} or {setting} out"
             )
+    by_rate = "optim.sampling_rate" in typed and "optim.batch_size" not in typed
+    if by_rate and isinstance(optim := config.get("optim"), dict) and optim.get("sampling_rate"):
+        config = {**config, "optim": {**optim, "batch_size": None}}
     if typed.intersection(folder.PRESETS) or config.get("resume") is not None:
         return config
     chosen = any(key.partition(".")[0] == "adapt" for key in typed)

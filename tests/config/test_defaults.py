@@ -57,6 +57,7 @@ def test_where_nothing_is_typed_the_row_decides():
         ("optim.lr=2e-3", {"lr": 2e-3, "sampling_rate": 0.2}),
         ("++optim.lr=2e-3", {"lr": 2e-3}),
         ("optim.batch_size=1024", {"batch_size": 1024, "sampling_rate": None, "lr": 3e-3}),
+        ("optim.sampling_rate=0.1", {"batch_size": None, "sampling_rate": 0.1, "lr": 3e-3}),
         ("optim.rate_like=sst2", {"batch_size": 1024, "sampling_rate": None}),
         ("optim.schedule=constant", {"schedule": "constant", "lr": 3e-3}),
         ("optim=sgd", {"lr": 0.5, "schedule": "constant", "batch_size": 1024}),

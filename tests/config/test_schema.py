@@ -64,7 +64,7 @@ PAIRS = {
     "clip=flat_adaptive +clip.rescale=1": "clip.rescale",
     "eps=null": "privacy.epsilon",
     "privacy.max_batch=9": "privacy.max_batch",
-    "optim.sampling_rate=0.1": "optim.sampling_rate",
+    "optim.sampling_rate=0.1 optim.batch_size=9": "optim.sampling_rate",
     "optim.batch_size=null": "optim.batch_size",
     "optim.batch_size=null optim.sampling_rate=0.1 optim.rate_like=sst2": "optim.rate_like",
     "optim.warmup_steps=3 optim.warmup_ratio=0.1": "optim.warmup_steps",
