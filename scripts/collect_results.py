@@ -57,7 +57,7 @@ def main(group: str, choices: list[str]) -> None:
 
 def rendered(records: Mapping[str, Any], group: str) -> str:
     """Return the runs of a group as a table, in the order of their names."""
-    own = [(Path(path), record) for path, record in records.items()]
+    own = [(Path(path), record) for path, record in sorted(records.items())]
     return as_markdown([row(path, record) for path, record in own if path.parent == Path(group)])
 
 
