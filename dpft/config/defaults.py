@@ -42,7 +42,8 @@ ROWS = tuple(
 def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
     """Return the config with the settings of its row in place of those that were not typed.
 
-    The taken settings are added as ``origin``: ``values`` by name, and the ``source``.
+    The taken settings are added as ``origin``: ``values`` by name, and the ``source``. A sampling
+    rate, typed or taken, replaces a batch size that was not typed.
 
     Args:
         config: resolved, of dpft's choices and the typed ones; not changed.
@@ -62,46 +63,44 @@ def with_defaults(config: folder.Config, words: Sequence[str]) -> folder.Config:
                 f"got {short}={value} and {setting}={values.get(leaf)}, two values of one setting; "
                 f"expected one: leave {short} or {setting} out"
             )
-    by_rate = "optim.sampling_rate" in typed and "optim.batch_size" not in typed
-    if by_rate and isinstance(optim := config.get("optim"), dict) and optim.get("sampling_rate"):
-        config = {**config, "optim": {**optim, "batch_size": None}}
-    if typed.intersection(folder.PRESETS) or config.get("resume") is not None:
-        return config
+    config = copy.deepcopy(config)
+    if not typed.intersection(folder.PRESETS) and config.get("resume") is None:
+        _take_row(config, typed)
+    optim = config.get("optim")
+    if isinstance(optim, dict) and optim.get("sampling_rate") and "optim.batch_size" not in typed:
+        optim["batch_size"] = None
+    return config
+
+
+def _take_row(config: folder.Config, typed: set[str]) -> None:
+    """Write the settings of the row that fits, if one does, into the config."""
     chosen = any(key.partition(".")[0] == "adapt" for key in typed)
     try:
         path, task = config["model"]["path"], config["task"]["name"]
         method = config["adapt"]["name"]
     except (KeyError, TypeError):  # `parse` raises the error
-        return config
+        return
     rows = [row for row in ROWS if path in row.models and task in row.tasks]
     fitting = [row for row in rows if row.adapt == method or (row.usual and not chosen)]
     if not fitting:
-        return config
-    row = max(fitting, key=lambda row: row.usual and not chosen)
-    config, taken = copy.deepcopy(config), {}
+        return
+    row, taken = max(fitting, key=lambda row: row.usual and not chosen), {}
     if method != row.adapt:
         config["adapt"] = copy.deepcopy(folder.settings_of("adapt", row.adapt))
         taken["adapt"] = row.adapt
     if typed.intersection(_SIZES):
-        typed |= set(_SIZES)
+        typed = {*typed, *_SIZES}
     optim, clip = config["optim"], config["clip"]
+    # Rows are for Adam, and for a fixed threshold of one group; steps override epochs.
+    used = set(optim) - ({"epochs"} if optim.get("steps") is not None else set())
     one_group = clip.get("groups") == "flat" and not clip.get("adaptive") and "threshold" in clip
     for key, value in row.values.items():
         group, _, leaf = key.partition(".")
-        # Rows are for Adam, and for a fixed threshold of one group; steps override epochs.
-        fits = {
-            "optim": optim.get("name") in ("adam", "adamw")
-            and leaf in optim
-            and not (leaf == "epochs" and optim.get("steps") is not None),
-            "clip": one_group,
-        }
+        fits = {"optim": optim.get("name") in ("adam", "adamw") and leaf in used, "clip": one_group}
         if key not in typed and fits.get(group, True):
             config[group][leaf] = taken[key] = value
-            if key == "optim.sampling_rate":
-                optim["batch_size"] = None
     if taken:
         config["origin"] = {"values": taken, "source": row.source}
-    return config
 
 
 def origin_in_words(origin: Mapping[str, Any]) -> str:
