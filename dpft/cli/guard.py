@@ -71,7 +71,8 @@ def one_message() -> Iterator[None]:
         refuse(str(error))
     except OSError as error:
         if error.errno in _DISK:
-            advice = "free some space there, or give a writable folder (runs_dir=DIR, --out FILE)"
+            writable = "a writable folder (runs_dir=DIR, --out FILE, or the variable TMPDIR)"
+            advice = f"free some space there, or give {writable}"
         elif error.filename is not None:
             put = "" if isinstance(error, FileExistsError) else "put the file there, or "
             advice = f"{put}give another path"

@@ -64,7 +64,7 @@ def predict_verb(
     ],
     overrides: DecodeSettings = None,
     out: Annotated[
-        Path | None, typer.Option(help="JSON lines; default: FILE.predictions.jsonl.")
+        Path | None, typer.Option(help="JSON lines; default: NAME.predictions.jsonl for NAME.csv.")
     ] = None,
 ) -> None:
     """A trained model's answers to the rows of a file: dpft predict RUN FILE
@@ -86,7 +86,8 @@ def predict_verb(
     out = out or file.with_name(f"{file.stem}.predictions.jsonl")
     if out.suffix != ".jsonl" or out.exists() or not out.parent.is_dir():
         expected = "expected a new .jsonl file in a folder that is there: type --out FILE"
-        raise ConfigError(f"--out is '{out}'; {expected}")
+        there = ", which exists" if out.exists() else ""
+        raise ConfigError(f"the answers would be in '{out}'{there}; {expected}")
     questions = task.questions(file)
     if not questions:
         raise DataError(f"{file} has no rows; expected at least one")

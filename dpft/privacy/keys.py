@@ -27,7 +27,12 @@ def derive(key: bytes, *labels: str | int) -> bytes:
 
     Guarantee: without the key, keys of different labels look random and unrelated. Use each for one
     purpose.
+
+    Raises:
+        ValueError: if the key is empty, as that of a variable that is not set.
     """
+    if not key:
+        raise ValueError("the key is empty; expected a secret, such as secrets.token_bytes(32)")
     return hmac.digest(key, b"".join(map(_apart, labels)), "sha256")
 
 

@@ -90,7 +90,7 @@ class Mechanism:
             yield (
                 f"optim.batch_size is {self.batch_size} for {size} training records (or users, "
                 f"where those are the unit); expected between 1 and {size}: type "
-                f"optim.batch_size={fitting_batch(size)}"
+                f"optim.batch_size={fitting_batch(size)}, or a rate such as optim.sampling_rate=0.1"
             )
         accounting.validate(
             steps=self.steps,

@@ -130,7 +130,7 @@ def train(
                 lost = True
             if lost:  # outside of the clause, whose traceback holds memory
                 forget(clipper)
-                statistics = clipped_sum(step, pieces, None)  # the clipper is careful from here on
+                statistics = clipped_sum(step, pieces, None)  # the clipper is careful now
         if audit is not None:
             audit.insert([index - len(data) for index in drawn if index >= len(data)])
         if measured := cohort.size == 1 and watched(step):

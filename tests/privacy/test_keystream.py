@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpft.privacy.keys import LENGTH, words
+from dpft.privacy.keys import LENGTH, derive, words
 
 KEY = bytes(range(32))
 
@@ -43,3 +43,8 @@ def test_the_end_of_the_keystream_is_not_passed():
     for start, stop in ((LENGTH - 5, LENGTH + 1), (-1, 5), (5, 4)):
         with pytest.raises(ValueError, match=f"words {start} to {stop} of a keystream"):
             words(KEY, start, stop)
+
+
+def test_an_empty_key_is_refused():
+    with pytest.raises(ValueError, match="key is empty"):
+        derive(b"", "noise", 0)

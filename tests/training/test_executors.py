@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
-from dpft.privacy import make_clipper
+from dpft.privacy import LostRecordError, make_clipper
 from dpft.privacy.program import Program
 from dpft.tasks.objectives.objective import Batch
 from dpft.tasks.units import Records, UnitBatch
@@ -123,6 +124,50 @@ def test_a_program_that_becomes_wrong_ends_the_run(tmp_path, monkeypatch):
     run = settings(tmp_path, "compile=true", "optim.steps=8", "optim.batch_size=12")
     with pytest.raises(ProgramError, match="the norms differ"):
         trained(run)
+
+
+def programs_of(style):
+    """Programs of a small model, and a batch whose record 3 has terms of this size that cancel."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 1))
+    clipper = make_clipper(model, style, threshold=1.0)
+
+    def losses(model, batch):
+        x, shares = batch.batch.tensors["x"], batch.batch.tensors["shares"]
+        return (model(x).squeeze(2) * shares).sum(1)
+
+    def batch(size):
+        x, shares = torch.randn(8, 12, 16), torch.randn(8, 12)
+        x[3], shares[3] = x[3, 0], size * (shares[3] - shares[3].mean())
+        return UnitBatch(Batch({"x": x, "shares": shares}), torch.ones(8, 1, dtype=torch.float64))
+
+    data = SimpleNamespace(losses=losses)
+    return data, model, clipper, Programs(data, model, clipper, "float32", "graph"), batch
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer"])
+def test_a_record_that_a_program_has_lost_is_dropped_when_the_step_is_repeated(style):
+    data, model, clipper, programs, batch = programs_of(style)
+    programs.add(batch(1.0), 8, StepStatistics())  # the program is found right here
+    lost, statistics = batch(math.inf), StepStatistics()
+    programs.add(lost, 8, statistics)
+    with pytest.raises(LostRecordError):
+        programs.settle(statistics)
+    executors.forget(clipper)
+    executors.add_clipped(data, model, clipper, lost, 8, StepStatistics())
+    assert len(clipper.norms) == 7
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    clipper.collect()
+    assert not clipper.careful  # so that a step which is replayed alone has the same course
+
+
+@pytest.mark.parametrize("style", ["bk", "ghost", "per_layer"])
+def test_a_record_whose_terms_cancel_is_no_difference_from_the_eager_step(style, monkeypatch):
+    monkeypatch.setattr(executors, "_AGAIN", 2)
+    _, _, _, programs, batch = programs_of(style)
+    for size in (1e2, 1e2, 1e3):  # the last is compared again
+        programs.add(batch(size), 8, StepStatistics())
+    assert not any(shape.eager for shape in programs._shapes.values())
 
 
 @pytest.mark.parametrize("style", ["bk", "per_layer_adaptive", "none"])

@@ -55,8 +55,8 @@ class LostRecordError(RuntimeError):
         super().__init__(
             "the loss or the gradient of a record is not finite, which was seen when sums had been "
             "formed; expected finite numbers. Set .grad to None, call clipper.reset() and begin "
-            "the logical batch again: from then on such a record is dropped before its group is "
-            "summed, at the cost of one wait of the host for each group"
+            "the logical batch again: such a record is dropped then before its group is summed, "
+            "at the cost of one wait of the host for each group"
         )
 
 
@@ -80,9 +80,8 @@ class ClippingBatch:
     Attributes:
         size: ``B``.
         group_of: the index of a parameter's group.
-        dropped: whether a record was found that has to be dropped.
         looks: whether the host may look at any number: not while a program is traced, which is
-            given ``thresholds`` as tensors.
+            given ``thresholds`` as tensors, nor where the sums must be those of a program.
         careful: whether the host may look at the numbers of each group as it completes. Otherwise
             it reads once, at the end: see `LostRecordError`.
         sharded: whether sums go to a cohort as they are formed, and not into ``.grad`` at once.
@@ -101,16 +100,16 @@ class ClippingBatch:
         self.capture = clipper.capture
         self.groups = clipper.groups
         self.parameters = clipper.parameters
-        self.looks = thresholds is None
+        traced = thresholds is not None
         # Stages of a pipeline wait for each other.
-        self.careful = self.looks and (clipper.careful or arrived is not None)
+        self.careful = not traced and (clipper.careful or arrived is not None)
+        self.looks = self.careful or (clipper.looks and not traced)
         self.structure = structure
         self.losses = losses
         self.rows = rows
         self.weights = weights
         self.size = len(losses)
         self.group_of = {n: k for k, group in enumerate(self.groups) for n in group.parameters}
-        self.dropped = False
         self.sharded = clipper.sharded
         self._clip, self._thresholds = clipper.clip_function, thresholds or clipper.thresholds
         self._observers = clipper.observers
@@ -310,10 +309,7 @@ class ClippingBatch:
         """Return a group's norms without what cancellation made doubtful, and dropped records."""
         squared = self._total(k, book, examined=True).allowing().clamp(min=0)
         dropped = ~(torch.isfinite(squared) & self._finite.to(squared.device))
-        if not bool(dropped.any()):
-            return squared, None
-        self.dropped = True
-        return squared, dropped
+        return squared, dropped if bool(dropped.any()) else None
 
 
 def weighted(values: Tensor, weights: Tensor | None) -> Tensor:

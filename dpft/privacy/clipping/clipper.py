@@ -98,6 +98,8 @@ class Clipper:
         groups: the clipping groups with the thresholds they start from; empty for ``none``.
         policy: holds the thresholds, and moves them where they adapt.
         looks: whether the host looks at norms where that costs nothing; see `careful`.
+        lost: whether a record was lost in this logical batch (`LostRecordError`), which is formed
+            again with care. `collect` ends that: a step that is repeated later has the same course.
         cohort: the processes whose sums are added up by `collect`; None: this one alone.
         capture: the hooks on the model's layers.
         observers: what sees each batch before its sums.
@@ -141,7 +143,7 @@ class Clipper:
         self._handler = handler
         self._observers = observers
         self._unfinished = False
-        self._careful = False
+        self.lost = False
         self.looks = True
         if cohort is not None and self.sharded:
             cohort.prepare(model, self.parameters, by_autograd=plan == "none")
@@ -179,11 +181,11 @@ class Clipper:
         """True if the host reads the norms of each group before it is summed.
 
         On the CPU that costs nothing. Elsewhere the host would wait for the device each time: it
-        reads once a `backward`, until a record had to be dropped. Processes that share parameters
+        reads once a `backward`, until a record was lost. Processes that share parameters
         must not part ways over what one of them has seen: they look.
         """
         device = next(iter(self.parameters.values())).device
-        return self._careful or self.sharded or (self.looks and not waits(device))
+        return self.lost or self.sharded or (self.looks and not waits(device))
 
     def reset(self) -> None:
         """Forget forwards without a backward, counts, checks, and a `backward` that broke off.
@@ -388,6 +390,7 @@ class Clipper:
 
         Once a logical batch, on every rank, also where a rank's share was empty.
         """
+        self.lost = False
         if self.cohort is None:
             return
         self.policy.collect(self.cohort, next(iter(self.parameters.values())).device)
@@ -465,11 +468,10 @@ class Clipper:
         try:
             PRIVATE_PLANS[self.plan](batch)
             self.norms, self.factors = batch.result()
-            self._careful |= batch.dropped
             self._unfinished = False
             self._keep_used(batch.weights)
         except LostRecordError:
-            self._careful = True
+            self.lost = True
             raise
 
     def _keep_used(self, weights: Tensor | None) -> None:

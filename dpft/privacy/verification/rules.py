@@ -186,7 +186,7 @@ def check_rules(
                 few = records_to_check(batch, weights)
                 _check_apart(call, g, batch, rows, uses, few, halved)
         for name, use in uses:
-            sums.add(name, use, size)
+            sums.add(name, use, size, g)
         call.let_go()
 
     with each_gradient(leaves, sums.complete), capture.listening(listen), full_precision():
@@ -312,23 +312,26 @@ class RuleSums:
         self._held: dict[str, list[Use]] = {}
         self._sums: dict[str, Tensor] = {}
         self._theirs: dict[str, Tensor] = {}
-        self._terms: dict[str, float] = {}
-        # Norms of autograd's gradients and of the differences: looked at in the end, since a look
-        # makes a GPU halt.
+        # These, and norms of autograd's gradients and of the differences, are looked at in the end,
+        # since a look makes a GPU halt.
+        self._terms: dict[str, Tensor | float] = {}
         self._norms: dict[str, Tensor] = {}
         self._apart: dict[str, Tensor] = {}
 
-    def add(self, name: str, use: Use, size: int) -> None:
+    def add(self, name: str, use: Use, size: int, g: Tensor) -> None:
         """Take in a use of a parameter by all records, whose losses had their factors already.
 
-        Of ``size`` numbers that the use keeps alive; if the sum has fewer, it is formed now.
+        Its call's output gradient is ``g``, and it keeps ``size`` numbers alive; if the sum has
+        fewer, it is formed now.
         """
-        if self._halved:
-            # Each record's gradient is rounded: where records cancel, as of a head's bias, the
-            # error is a share of what they had before.
-            terms = float(use.squared_norm().value.clamp(min=0).sqrt().double().sum())
-            terms = terms if math.isfinite(terms) else 0.0
-            self._terms[name] = self._terms.get(name, 0.0) + terms
+        # Rounding is a share of what there was before it cancelled: each record's gradient in half
+        # precision, where that is rounded, as of a head's bias; else the terms of each record,
+        # which are in the output gradient where a use holds their sum.
+        squared = use.squared_norm().value if self._halved else use.bound()
+        terms = squared.clamp(min=0).sqrt().sum(dtype=torch.float64)
+        if not self._halved:
+            terms = terms.maximum(torch.linalg.vector_norm(g, dim=-1).sum(dtype=torch.float64))
+        self._terms[name] = self._terms.get(name, 0.0) + terms
         if size < self._parameters[name].numel():
             self._held.setdefault(name, []).append(use)
         else:
@@ -349,7 +352,8 @@ class RuleSums:
         Compared with a large gradient of its group a small one hardly counts; one that is alone
         in its group is scaled up to its own threshold, however small it is. Rounding explains a
         share ``tolerance`` of a gradient's norm (in half precision, of what the records had before
-        they cancelled), and a share ``rounding`` of the largest gradient.
+        they cancelled), and a share ``rounding`` of the largest gradient and of the terms within
+        records.
 
         Raises:
             UnsupportedLayerError: naming a parameter whose rule gives another gradient.
@@ -368,7 +372,10 @@ class RuleSums:
             of_group = max((norms[n] for n in group.parameters if n in finite), default=0.0)
             for name in (n for n in group.parameters if n in finite):
                 # A gradient that is zero but for rounding is measured against larger ones.
-                allowed = tolerance * max(norms[name], self._terms.get(name, 0.0))
+                terms = float(self._terms.get(name, 0.0))
+                terms = terms if math.isfinite(terms) else 0.0
+                share = tolerance if self._halved else rounding
+                allowed = max(tolerance * norms[name], share * terms)
                 allowed += 1e-2 * tolerance * of_group + rounding * largest
                 difference = float(self._apart[name])
                 if not difference <= allowed:

@@ -304,7 +304,7 @@ def _sums_differ(
     try:
         try:
             one = passes.sums([together])
-        except LostRecordError:  # once: from then on the clipper avoids it
+        except LostRecordError:  # once: until `collect` the clipper avoids it
             passes.forget()
             one = passes.sums([together])
         other = passes.sums(apart)
@@ -315,6 +315,7 @@ def _sums_differ(
                 own = [*map(max, own, again)]
     finally:
         passes.forget()
+        clipper.lost = False
     distances = passes.distances(one, other)
     return any(
         not distance <= max(share * threshold, min(_TIMES * rounding, _MOST * threshold))

@@ -103,6 +103,19 @@ class Switched(nn.Module):
         return losses + self.also(self, x, h) if self.on else losses
 
 
+@pytest.mark.parametrize("size", [1e4, 1e7, 1e10])
+@pytest.mark.parametrize("style", ["ghost", "bk", "per_layer"])
+def test_a_record_whose_terms_cancel_accuses_no_layer(style, size):
+    """Its terms are ``size`` times the others', and what remains of them is rounding."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 1))
+    clipper = make_clipper(model, style, threshold=1.0)
+    x, shares = torch.randn(8, 16, 64), torch.randn(8, 16)
+    x[3], shares[3] = x[3, 0], size * (shares[3] - shares[3].mean())
+    clipper.backward((model(x).squeeze(2) * shares).sum(1))
+    assert clipper.norms.isfinite().all()
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_losses_of_an_older_forward_are_refused(style):
     model, x = Switched(), torch.randn(4, 2, 3)
