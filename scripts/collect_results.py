@@ -30,7 +30,7 @@ DRAWN = re.compile(r"<!-- drawn: (.+?) -->", re.DOTALL)
 # the runs of the README's chart, the one without privacy last
 RUNS = {
     "GPT-2, 757K, 10 epochs": [f"e2e-tiny/{x}" for x in ("ghost-eps3", "ghost-eps8", "none")],
-    "SmolLM2-135M, LoRA, 1/4 epoch": [f"e2e-smollm2/lora-{x}" for x in ("eps3", "eps8", "none")],
+    "SmolLM2-135M, 1/4 epoch": [f"e2e-smollm2/full-{x}" for x in ("eps3", "eps8", "none")],
 }
 BEGIN, END = "<!-- table of the records: begin -->", "<!-- table of the records: end -->"
 
