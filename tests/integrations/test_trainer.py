@@ -152,6 +152,11 @@ class StopAt(TrainerCallback):
             raise KilledError
 
 
+class OtherRate(TrainerCallback):
+    def on_step_begin(self, args, state, control, optimizer, **kwargs):
+        optimizer.param_groups[0]["lr"] = 0.3
+
+
 def killed(folder, model, step=5, **more):
     trainer = trainer_of(folder, model, **more, callbacks=[StopAt(step)])
     with pytest.raises(KilledError):
@@ -494,6 +499,7 @@ WRONG = {
         "per_device_train_batch_size",
     ),
     "other clipping": ({"privacy": replace(PRIVACY, style="ghost")}, "style"),
+    "other schedule": ({"callbacks": [OtherRate()]}, "learning_rates"),
     "no optimizer": ({"change": _weights_alone}, r"optimizer\.pt.*save_only_model"),
 }
 

@@ -53,7 +53,7 @@ _LINEAGE = "_dpft_lineage"  # where a model that was trained in this process kee
 _DECISIVE = (
     *("per_device_train_batch_size", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs"),
     *("warmup_steps", "optim", "optim_args", "optim_target_modules", "weight_decay"),
-    *("adam_beta1", "adam_beta2", "adam_epsilon"),
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "gradient_checkpointing"),
 )
 # Parts of a model's configuration that no step follows from: its place, and what saving adds.
 _INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version", "architectures", "dtype")
@@ -252,8 +252,11 @@ class Spending(Closing):
             self._metrics = runs.MetricsLog(private / "metrics.jsonl", start)
         return self.mechanism.noise(self.key, clipper)
 
-    def spend(self, step: int, statistics: StepStatistics) -> None:
+    def spend(self, step: int, statistics: StepStatistics, rates: Sequence[float]) -> None:
         """Write a released step to the ledger, before the weights move; its losses to ``private/``.
+
+        ``rates`` are the optimizer's learning rates: on a GPU, where there is no digest of a step,
+        another schedule would go unnoticed.
 
         Raises:
             LedgerError: if it is not the step that is due, or not the same as when it was spent
@@ -264,7 +267,7 @@ class Spending(Closing):
         assert self._metrics is not None
         entry = ledger_entry(self.mechanism, self._clipper, step, statistics.released)
         with _in_our_words():
-            self._ledger.spend(step, **entry)
+            self._ledger.spend(step, **entry, learning_rates=rates)
         self._metrics.append({"step": step, **statistics.summary()})
 
     def seal(self, checkpoint: Path, step: int) -> None:
@@ -401,7 +404,8 @@ def decisive(trainer: Any, optimizer: str | None, loss: Any, own_loss: bool) -> 
     shown = {name: config[name] for name in sorted(config) if name not in _INCIDENTAL}
     if own_loss and "problem_type" in shown:  # a forward with labels, as in evaluate(), sets it
         shown["problem_type"] = None
-    text = re.sub(r" at 0x[0-9a-f]+", "", f"{model!r}\n{shown!r}")
+    attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    text = re.sub(r" at 0x[0-9a-f]+", "", f"{model!r}\n{shown!r}\n{attention}")
     called = {"loss": loss, "collator": trainer.data_collator}
     for name, one in called.items():
         named = one if hasattr(one, "__qualname__") else type(one)

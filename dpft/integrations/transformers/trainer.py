@@ -287,7 +287,8 @@ class PrivacyMixin:
                 statistics = self._clipped_sum(model, clipper, inputs)  # the clipper is careful now
         statistics.released = noise.privatise_(step)
         statistics.seconds = time.perf_counter() - began
-        self.privacy.spend(step, statistics)
+        rates = [float(group["lr"]) for group in trainer.optimizer.param_groups]
+        self.privacy.spend(step, statistics, rates)
         return torch.tensor(0.0, device=trainer.args.device)
 
     def _clipped_sum(self, model: nn.Module, clipper: Clipper, batch: Logical) -> StepStatistics:
