@@ -134,6 +134,7 @@ def shown_extra(filled: Filled) -> str:
 
 def _scale(filled: Filled) -> str:
     seeds = f"seeds asked for: {', '.join(map(str, filled.plan.seeds))}"
+    seeds += ", and any other that was run" if filled.plan.any_seed else ""
     laptop = filled.plan.table.laptop
     if filled.plan.scale == "laptop" and laptop is not None:
         return f"LAPTOP SCALE, no number is of the paper's setting. {laptop.says} {seeds}"
