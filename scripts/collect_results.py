@@ -20,7 +20,6 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from dpft.privacy.guarantee import Guarantee
 from dpft.report.comparison import as_markdown, row
 from dpft.reproduce.figures.draw import COLOURS, DPI, RC
 from dpft.runs.record import read_record, read_table, write_table
@@ -97,9 +96,7 @@ def points() -> dict[str, tuple[float | None, float]]:
     records, found = read_table(RESULTS), {}
     for run in (run for runs in RUNS.values() for run in runs):
         record = records[run]
-        epsilon = (
-            record["privacy"]["epsilon"]["rdp"] if Guarantee.of_record(record).private else None
-        )
+        epsilon = (record["privacy"]["epsilon"] or {}).get("rdp")
         found[run] = (epsilon, float(row(Path(run), record)["BLEU"]))
     return found
 

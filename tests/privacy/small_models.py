@@ -186,3 +186,10 @@ def adapted(model: nn.Module) -> nn.Module:
     """A GPT-2 with LoRA on its attention."""
     settings = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, lora_dropout=0.0)
     return get_peft_model(model, settings)
+
+
+def cancelling(size):
+    """Vectors ``(8, 16, 64)`` and their shares of a loss; record 3's are large and cancel."""
+    x, shares = torch.randn(8, 16, 64), torch.randn(8, 16)
+    x[3], shares[3] = x[3, 0], size * (shares[3] - shares[3].mean())
+    return {"x": x, "shares": shares}

@@ -17,7 +17,7 @@ from dpft.training import executors
 from dpft.training.executors import ProgramError, Programs
 from dpft.training.loop import check_weights
 from dpft.training.statistics import StepStatistics
-from tests.privacy.small_models import gpt2
+from tests.privacy.small_models import cancelling, gpt2
 from tests.privacy.waits import Waits
 from tests.small_runs import settings, trained
 from tests.training.test_loop import weights
@@ -129,17 +129,15 @@ def test_a_program_that_becomes_wrong_ends_the_run(tmp_path, monkeypatch):
 def programs_of(style):
     """Programs of a small model, and a batch whose record 3 has terms of this size that cancel."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 1))
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 1))
     clipper = make_clipper(model, style, threshold=1.0)
 
     def losses(model, batch):
-        x, shares = batch.batch.tensors["x"], batch.batch.tensors["shares"]
+        x, shares = batch.batch.tensors.values()
         return (model(x).squeeze(2) * shares).sum(1)
 
     def batch(size):
-        x, shares = torch.randn(8, 12, 16), torch.randn(8, 12)
-        x[3], shares[3] = x[3, 0], size * (shares[3] - shares[3].mean())
-        return UnitBatch(Batch({"x": x, "shares": shares}), torch.ones(8, 1, dtype=torch.float64))
+        return UnitBatch(Batch(cancelling(size)), torch.ones(8, 1, dtype=torch.float64))
 
     data = SimpleNamespace(losses=losses)
     return data, model, clipper, Programs(data, model, clipper, "float32", "graph"), batch

@@ -185,8 +185,9 @@ def check_rules(
             if not is_built_in(call.site.rule):
                 few = records_to_check(batch, weights)
                 _check_apart(call, g, batch, rows, uses, few, halved)
+        lengths = torch.linalg.vector_norm(g, dim=-1).sum(dtype=torch.float64)
         for name, use in uses:
-            sums.add(name, use, size, g)
+            sums.add(name, use, size, lengths)
         call.let_go()
 
     with each_gradient(leaves, sums.complete), capture.listening(listen), full_precision():
@@ -318,19 +319,18 @@ class RuleSums:
         self._norms: dict[str, Tensor] = {}
         self._apart: dict[str, Tensor] = {}
 
-    def add(self, name: str, use: Use, size: int, g: Tensor) -> None:
+    def add(self, name: str, use: Use, size: int, lengths: Tensor) -> None:
         """Take in a use of a parameter by all records, whose losses had their factors already.
 
-        Its call's output gradient is ``g``, and it keeps ``size`` numbers alive; if the sum has
-        fewer, it is formed now.
+        It keeps ``size`` numbers alive; if the sum has fewer, it is formed now. ``lengths`` is the
+        sum of the lengths of its call's output gradients.
         """
         # Rounding is a share of what there was before it cancelled: each record's gradient in half
         # precision, where that is rounded, as of a head's bias; else the terms of each record,
-        # which are in the output gradient where a use holds their sum.
+        # of which a use may hold the sum alone.
         squared = use.squared_norm().value if self._halved else use.bound()
         terms = squared.clamp(min=0).sqrt().sum(dtype=torch.float64)
-        if not self._halved:
-            terms = terms.maximum(torch.linalg.vector_norm(g, dim=-1).sum(dtype=torch.float64))
+        terms = terms if self._halved else terms.maximum(lengths)
         self._terms[name] = self._terms.get(name, 0.0) + terms
         if size < self._parameters[name].numel():
             self._held.setdefault(name, []).append(use)
